@@ -1,0 +1,3 @@
+module github.com/weft-fabric/weft/proto
+
+go 1.26.7
