@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 )
 
@@ -51,12 +52,13 @@ var ErrUnavailable = errors.New("bus: unavailable")
 type Outbox interface {
 	// Publish stores a message wherever the stream's end is, and returns its sequence.
 	Publish(ctx context.Context, m Message) (seq uint64, err error)
-	// Append stores m as sequence expected+1, or fails with ErrPosition.
+	// Append stores m as sequence expected+1, or fails with ErrPosition. If an equal message is already stored there
+	// (a lost acknowledgement, or another replica that computed the same), that counts as success.
 	Append(ctx context.Context, expected uint64, m Message) (seq uint64, err error)
 	// Last returns the stream's last message; ok is false in an empty stream, and then seq is still the position.
 	Last(ctx context.Context) (m Message, seq uint64, ok bool, err error)
 	// Put replaces the one message of a subject, if its last write was sequence expected (0 = none yet), or fails with
-	// ErrPosition.
+	// ErrPosition. As with Append, finding an equal message as the subject's newest counts as success.
 	Put(ctx context.Context, expected uint64, m Message) (seq uint64, err error)
 	// Get returns the newest message of a subject; ok is false if there is none.
 	Get(ctx context.Context, subject string) (m Message, seq uint64, ok bool, err error)
@@ -90,6 +92,8 @@ type Pending interface {
 	Poll() (r Reply, done bool)
 	// Wait blocks until the reply is there or ctx ends. Steppable shells use Poll.
 	Wait(ctx context.Context) Reply
+	// Done is closed once the reply is there; a shell adds it to its Wakes while it waits.
+	Done() <-chan struct{}
 }
 
 // Request is one call that came in.
@@ -116,4 +120,20 @@ type Caller interface {
 	Send(m Message) error
 	// Serve collects requests and messages on a subject pattern; with a queue name only one member of it gets each.
 	Serve(subject, queue string) (Server, error)
+}
+
+// ErrNotFound: no object of that name, or not completely stored.
+var ErrNotFound = errors.New("bus: no such object")
+
+// Objects is one bucket of blobs that are named once and then never change: bundles, specs, snapshots. Names are one
+// or more of [A-Za-z0-9._-]. Putting a name again replaces it; a reader sees the old bytes or the new ones, whole.
+type Objects interface {
+	Put(ctx context.Context, name string, r io.Reader) error
+	// Get fails with ErrNotFound. The reader fails, rather than end early, if bytes are missing or damaged.
+	Get(ctx context.Context, name string) (io.ReadCloser, error)
+	Has(ctx context.Context, name string) (bool, error)
+	// List returns the names that begin with prefix, sorted.
+	List(ctx context.Context, prefix string) ([]string, error)
+	// Delete of a name that is not there is no error.
+	Delete(ctx context.Context, name string) error
 }
