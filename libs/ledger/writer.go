@@ -1,0 +1,177 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+
+	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
+)
+
+var (
+	// ErrNotLeading: this replica does not lead, or no longer does; nothing was appended.
+	ErrNotLeading = errors.New("ledger: this replica does not lead")
+	// ErrMoved: an append whose fate was unknown turned out to be stored, so the state moved on; decide again.
+	ErrMoved = errors.New("ledger: the state moved on since this was decided")
+)
+
+// Writer appends the commits of one service's leader. All methods may be called concurrently; one append is in flight.
+type Writer[S any] struct {
+	log     Log
+	proj    *Projection[S]
+	service string
+	replica string
+
+	// NewID makes commit ids; the default is a ULID. A simulator replaces it before the first use.
+	NewID func(now time.Time) string
+
+	append sync.Mutex // held over each append
+	unsure bool       // an append's fate is unknown: read to the tail first; guarded by append
+
+	mu   sync.Mutex
+	term uint64 // the term this replica opened; 0 = it does not lead
+}
+
+// NewWriter returns a writer that does not lead yet. replica must be unique to this process, such as scheduler-01j….
+func NewWriter[S any](log Log, proj *Projection[S], service, replica string) *Writer[S] {
+	return &Writer[S]{log: log, proj: proj, service: service, replica: replica, NewID: newULID}
+}
+
+func newULID(now time.Time) string {
+	return strings.ToLower(ulid.MustNew(ulid.Timestamp(now), rand.Reader).String())
+}
+
+// Service and Replica name this writer.
+func (w *Writer[S]) Service() string { return w.service }
+
+// Replica is the name given to NewWriter.
+func (w *Writer[S]) Replica() string { return w.replica }
+
+// Leading says whether this replica may commit, as far as its projection has read.
+func (w *Writer[S]) Leading() bool {
+	w.mu.Lock()
+	own := w.term
+	w.mu.Unlock()
+	if own == 0 {
+		return false
+	}
+	replica, term := w.proj.Leader()
+	return replica == w.replica && term == own
+}
+
+// Term is the newest term known here, whoever leads.
+func (w *Writer[S]) Term() uint64 {
+	_, term := w.proj.Leader()
+	return term
+}
+
+// Resign gives up leading; what is in flight still lands.
+func (w *Writer[S]) Resign() { w.setTerm(0) }
+
+func (w *Writer[S]) setTerm(t uint64) {
+	w.mu.Lock()
+	w.term = t
+	w.mu.Unlock()
+}
+
+// Lead reads to the end of the log and opens the next term there, by a commit of its own: that it fits proves that the
+// true end was read. ErrConflict means that somebody else was faster, *Loss that commits were lost and nobody adopted
+// what is left.
+func (w *Writer[S]) Lead(ctx context.Context, now time.Time) error {
+	return w.lead(ctx, now, false)
+}
+
+// Adopt leads a log that has lost its end: it accepts what is left and returns what was known to be lost, or nil.
+func (w *Writer[S]) Adopt(ctx context.Context, now time.Time) (*Loss, error) {
+	if _, err := w.proj.CatchUp(ctx, now); err != nil {
+		return nil, err
+	}
+	loss := w.proj.Lost()
+	if err := w.proj.dropBeyond(ctx); err != nil {
+		return loss, err
+	}
+	return loss, w.lead(ctx, now, true)
+}
+
+func (w *Writer[S]) lead(ctx context.Context, now time.Time, adopt bool) error {
+	w.append.Lock()
+	defer w.append.Unlock()
+	w.setTerm(0)
+	if _, err := w.proj.CatchUp(ctx, now); err != nil {
+		return err
+	}
+	w.unsure = false
+	if loss := w.proj.Lost(); loss != nil && !adopt {
+		return loss
+	}
+	at := w.proj.Position()
+	term := at.Term + 1
+	entry := NewEntry(KindLeaderElected, weftv1.LeaderElected_builder{Term: &term, Leader: &w.replica}.Build())
+	if _, err := w.store(ctx, now, at, term, []*weftv1.Entry{entry}, nil); err != nil {
+		return fmt.Errorf("lead term %d: %w", term, err)
+	}
+	w.setTerm(term)
+	return nil
+}
+
+// Commit appends one commit and folds it. It returns ErrNotLeading, *TooLarge and ErrMoved with nothing appended, and
+// ErrConflict after stepping down. After ErrUnavailable it is unknown whether the commit was stored: the writer still
+// leads, and finds out before the next append.
+func (w *Writer[S]) Commit(ctx context.Context, now time.Time, entries []*weftv1.Entry, cursors []*weftv1.Cursor) (Position, error) {
+	w.append.Lock()
+	defer w.append.Unlock()
+	if !w.Leading() {
+		return Position{}, ErrNotLeading
+	}
+	at := w.proj.Position()
+	if w.unsure {
+		if _, err := w.proj.CatchUp(ctx, now); err != nil {
+			return Position{}, err
+		}
+		w.unsure = false
+		if !w.Leading() {
+			return Position{}, ErrNotLeading
+		}
+		if w.proj.Position().Seq != at.Seq {
+			return Position{}, ErrMoved
+		}
+	}
+	return w.store(ctx, now, at, at.Term, entries, cursors)
+}
+
+// store appends at a position. append is held.
+func (w *Writer[S]) store(ctx context.Context, now time.Time, at Position, term uint64, entries []*weftv1.Entry,
+	cursors []*weftv1.Cursor,
+) (Position, error) {
+	id := w.NewID(now)
+	c := weftv1.Commit_builder{
+		Term: &term, Id: &id, Prev: at.Hash, TimeNs: new(max(now.UnixNano(), at.TimeNS+1)), Cursors: cursors, Entries: entries,
+	}.Build()
+	data, err := Encode(c)
+	if err != nil {
+		return Position{}, err
+	}
+	if len(data) > MaxCommit {
+		return Position{}, &TooLarge{Size: len(data), Limit: MaxCommit}
+	}
+	seq, err := w.log.Append(ctx, at.Seq, id, data)
+	switch {
+	case errors.Is(err, ErrConflict):
+		w.setTerm(0)
+		return Position{}, err
+	case err != nil:
+		w.unsure = true
+		return Position{}, err
+	}
+	if err := w.proj.Apply(Record{Seq: seq, Data: data}); err != nil {
+		w.setTerm(0) // stored, but the log changed under this leader: whoever leads next sees what counts
+		return Position{}, fmt.Errorf("%w: %w", ErrConflict, err)
+	}
+	return Position{Seq: seq, Term: term, Hash: Hash(data), TimeNS: c.GetTimeNs()}, nil
+}
