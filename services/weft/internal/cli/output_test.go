@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
+)
+
+func TestErrorsBecomeExitCodesAndNameTheNextCommand(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code int
+		text string
+	}{
+		{usagef("no"), ExitUsage, "no"},
+		{errors.New(`unknown flag: --x`), ExitUsage, "--x"},
+		{status.Error(codes.InvalidArgument, "spec.gpus: negative"), ExitUsage, "spec.gpus"},
+		{status.Error(codes.NotFound, "no job x"), ExitNotFound, "weft ps --all"},
+		{status.Error(codes.PermissionDenied, "admin only"), ExitDenied, "admin only"},
+		{status.Error(codes.Unauthenticated, "token unknown"), ExitDenied, "token unknown"},
+		{status.Error(codes.Unavailable, "connection error: desc = refused"), ExitUnavailable, "weft up"},
+		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), ExitUnavailable, "weft up"},
+		{status.Error(codes.Unavailable, "the ledger has no leader; try again in some seconds"), ExitUnavailable, "no leader"},
+		{fmt.Errorf("submit: %w", context.Canceled), ExitError, "interrupted"},
+		{errors.New("disk on fire"), ExitError, "disk on fire"},
+	} {
+		code, text := explainError(c.err)
+		if code != c.code || !strings.Contains(text, c.text) {
+			t.Errorf("%v: code %d, want %d; text %q, want %q in it", c.err, code, c.code, text, c.text)
+		}
+	}
+}
+
+func chunk(rank, fd uint32, data string) *apiv1.ReadLogsResponse {
+	return apiv1.ReadLogsResponse_builder{Attempt: new(uint32(1)), Rank: &rank, Fd: &fd, Data: []byte(data)}.Build()
+}
+
+func TestOneRanksOutputPassesUnchanged(t *testing.T) {
+	var out, errOut bytes.Buffer
+	p := newLogPrinter(&app{out: &out, errOut: &errOut})
+	p.chunk(chunk(0, 1, "no newline, \x00 bytes"))
+	p.chunk(chunk(0, 2, "to stderr"))
+	p.flush()
+	if out.String() != "no newline, \x00 bytes" || errOut.String() != "to stderr" {
+		t.Errorf("%q, %q", out.String(), errOut.String())
+	}
+}
+
+func TestSeveralRanksLinesStayWhole(t *testing.T) {
+	var out bytes.Buffer
+	p := newLogPrinter(&app{out: &out, errOut: &out})
+	p.chunk(chunk(1, 1, "b1\n"))
+	p.chunk(chunk(0, 1, "a1 half"))
+	p.chunk(chunk(1, 1, "b2\nb3"))
+	p.chunk(chunk(0, 1, " whole\n"))
+	p.flush()
+	if want := "b1\n[1] b2\n[0] a1 half whole\n[1] b3\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+func TestPipedTablesArePlain(t *testing.T) {
+	var out bytes.Buffer
+	a := &app{out: &out, errOut: &out}
+	a.table([]string{"A", "B"}, [][]string{{"läng", "running"}, {"x", "y"}}, "nothing")
+	if want := "A     B\nläng  running\nx     y\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+	out.Reset()
+	a.color = true
+	a.table([]string{"A"}, [][]string{{"running"}}, "")
+	if !strings.Contains(out.String(), green) {
+		t.Errorf("a terminal gets colour: %q", out.String())
+	}
+}
+
+func TestShortDurations(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		-time.Second: "0ms", 5 * time.Millisecond: "5ms", 1500 * time.Millisecond: "1.5s", 61 * time.Second: "1m01s",
+		90 * time.Minute: "1h30m", 50 * time.Hour: "2d02h",
+	} {
+		if got := short(d); got != want {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestWithIDKeepsTheManifest(t *testing.T) {
+	out, err := withID("# mine\nkind: Job\nmetadata: {name: a, queue: b}\nspec: {command: [x]}\n", "01abc")
+	if err != nil || !strings.Contains(out, "id: 01abc") || !strings.Contains(out, "# mine") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := withID("kind: Job\n", "01abc"); err == nil {
+		t.Error("a manifest without metadata")
+	}
+}
