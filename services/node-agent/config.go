@@ -1,0 +1,103 @@
+package nodeagent
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/weft-fabric/weft/libs/bus"
+)
+
+// Config of one node's agent. Zero fields get what DefaultConfig gives, where it gives something.
+type Config struct {
+	Node string // name in the fabric, [a-z0-9-]{1,63}
+	Dir  string // run directories, logs, bundles; one agent at a time
+
+	SavesDir    string // root of the saves that ranks write: <SavesDir>/<tenant>/<job>/<save>/rank-<r>
+	SavesShared bool   // every node of the fabric sees the same SavesDir
+	OutputDir   string // root of WEFT_OUTPUT_DIR; empty = beside SavesDir if that is shared, else in Dir
+
+	Address   string // at which other nodes reach this node's ranks
+	PortBase  int    // ports that ranks may use
+	PortCount int
+	Rack      string
+	Block     string
+	Spot      bool
+
+	CPU    int64 // thousandths of a core offered; 0 = all that the machine has
+	Memory int64 // bytes offered; 0 = all that the machine has
+
+	Beat        time.Duration // between signs of life
+	Fence       time.Duration // without contact for this long the node counts as lost; 0 = never
+	FenceMargin time.Duration // ranks are killed this long before; 0 = min(15 s, Fence/4)
+
+	CgroupRoot string // where to look for cgroup v2; empty = where it is mounted; "none" = do without
+	Version    string // of this build, for listings
+}
+
+// DefaultConfig is a node that offers the whole machine.
+func DefaultConfig() Config {
+	return Config{PortBase: 20000, PortCount: 2000, Beat: 2 * time.Second, Fence: 10 * time.Minute}
+}
+
+func (c Config) withDefaults() Config {
+	d := DefaultConfig()
+	if c.PortBase == 0 {
+		c.PortBase = d.PortBase
+	}
+	if c.PortCount == 0 {
+		c.PortCount = d.PortCount
+	}
+	if c.Beat == 0 {
+		c.Beat = d.Beat
+	}
+	if c.FenceMargin == 0 {
+		c.FenceMargin = min(15*time.Second, c.Fence/4)
+	}
+	if c.SavesDir == "" {
+		c.SavesDir = filepath.Join(c.Dir, "saves")
+	}
+	if c.OutputDir == "" {
+		if c.SavesShared {
+			c.OutputDir = filepath.Join(filepath.Dir(c.SavesDir), "output")
+		} else {
+			c.OutputDir = filepath.Join(c.Dir, "output")
+		}
+	}
+	return c
+}
+
+// Validate says what is wrong, naming the field and the cure.
+func (c Config) Validate() error {
+	if err := bus.CheckToken(c.Node); err != nil {
+		return fmt.Errorf("node: %w; choose a name such as %s", err, "gpu-07")
+	}
+	if !filepath.IsAbs(c.Dir) || !filepath.IsAbs(c.SavesDir) || !filepath.IsAbs(c.OutputDir) {
+		return errors.New("dir, saves_dir and output_dir must be absolute paths")
+	}
+	if net.ParseIP(c.Address) == nil {
+		return fmt.Errorf("address %q is not an IP address; give the one at which other nodes reach this one", c.Address)
+	}
+	if c.PortBase < 1024 || c.PortCount < 1 || c.PortBase+c.PortCount > 65536 {
+		return fmt.Errorf("ports %d..%d: ranks need ports between 1024 and 65535", c.PortBase, c.PortBase+c.PortCount-1)
+	}
+	if c.Beat < 0 || c.Fence < 0 || c.FenceMargin < 0 || c.Fence > 0 && c.FenceMargin >= c.Fence {
+		return fmt.Errorf("fence %v with margin %v and beat %v: the margin must be shorter than the fence", c.Fence, c.FenceMargin, c.Beat)
+	}
+	if c.CPU < 0 || c.Memory < 0 {
+		return errors.New("cpu and memory must not be negative; 0 offers all that the machine has")
+	}
+	return nil
+}
+
+// hostName is free text for listings.
+func hostName() string {
+	h, err := os.Hostname()
+	if err != nil {
+		return "unknown"
+	}
+	return h
+}
