@@ -28,14 +28,14 @@ type Sim struct {
 }
 
 type chip struct {
-	index   int
-	uuid    string
-	failed  bool
-	hidden  bool
-	hung    bool // the next call that touches it does not return
-	reason  string
-	load    load
-	entry *weftv1.Device // as listed now
+	index  int
+	uuid   string
+	failed bool
+	hidden bool
+	hung   bool // the next call that touches it does not return
+	reason string
+	load   load
+	entry  *weftv1.Device // as listed now
 }
 
 // NewSim returns a simulated machine; see ParseProfile for the names. Machines with different seeds have different
