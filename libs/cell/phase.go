@@ -1,5 +1,7 @@
 package cell
 
+import "slices"
+
 // Phase is where a job is in its life.
 type Phase string
 
@@ -11,19 +13,23 @@ const (
 	Stopping  Phase = "stopping"  // the attempt is being ended; its devices are still held
 	Backoff   Phase = "backoff"   // waits out a delay before it is queued again
 	Succeeded Phase = "succeeded" // every rank exited 0
-	Failed    Phase = "failed"    // out of restarts, or can never run
+	Failed    Phase = "failed"    // out of restarts, or over its run-time limit
 	Cancelled Phase = "cancelled" // ended by a person
 )
 
+// Phases in the order of a life, as listings and the diagram show them.
+var Phases = []Phase{Queued, Starting, Running, Stopping, Backoff, Succeeded, Failed, Cancelled}
+
 // Moves is the table of allowed transitions; the empty phase is a job not yet submitted. The diagram in
-// docs/architecture.md is generated from it.
+// docs/architecture.md is generated from it. Nothing succeeds while it is being stopped: a rank that saves and exits 0
+// because it was asked to end has not finished its work.
 var Moves = map[Phase][]Phase{
 	"":        {Queued},
-	Queued:    {Starting, Cancelled, Failed},
+	Queued:    {Starting, Cancelled},
 	Starting:  {Running, Stopping},
 	Running:   {Stopping, Succeeded},
-	Stopping:  {Queued, Backoff, Succeeded, Failed, Cancelled},
-	Backoff:   {Queued, Cancelled, Failed},
+	Stopping:  {Queued, Backoff, Failed, Cancelled},
+	Backoff:   {Queued, Cancelled},
 	Succeeded: nil,
 	Failed:    nil,
 	Cancelled: nil,
@@ -36,11 +42,4 @@ func (p Phase) Ended() bool { return p == Succeeded || p == Failed || p == Cance
 func (p Phase) Active() bool { return p == Starting || p == Running || p == Stopping }
 
 // Allowed says whether a job may move from one phase to another.
-func Allowed(from, to Phase) bool {
-	for _, p := range Moves[from] {
-		if p == to {
-			return true
-		}
-	}
-	return false
-}
+func Allowed(from, to Phase) bool { return slices.Contains(Moves[from], to) }

@@ -3168,6 +3168,7 @@ type Cause struct {
 	xxx_hidden_ExitCode    int32                  `protobuf:"varint,4,opt,name=exit_code,json=exitCode"`
 	xxx_hidden_Signal      int32                  `protobuf:"varint,5,opt,name=signal"`
 	xxx_hidden_Message     *string                `protobuf:"bytes,6,opt,name=message"`
+	xxx_hidden_TimeNs      int64                  `protobuf:"varint,7,opt,name=time_ns,json=timeNs"`
 	XXX_raceDetectHookData protoimpl.RaceDetectHookData
 	XXX_presence           [1]uint32
 	unknownFields          protoimpl.UnknownFields
@@ -3249,34 +3250,46 @@ func (x *Cause) GetMessage() string {
 	return ""
 }
 
+func (x *Cause) GetTimeNs() int64 {
+	if x != nil {
+		return x.xxx_hidden_TimeNs
+	}
+	return 0
+}
+
 func (x *Cause) SetKind(v CauseKind) {
 	x.xxx_hidden_Kind = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 6)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 7)
 }
 
 func (x *Cause) SetNode(v string) {
 	x.xxx_hidden_Node = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 6)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 7)
 }
 
 func (x *Cause) SetRank(v uint32) {
 	x.xxx_hidden_Rank = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 2, 6)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 2, 7)
 }
 
 func (x *Cause) SetExitCode(v int32) {
 	x.xxx_hidden_ExitCode = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 3, 6)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 3, 7)
 }
 
 func (x *Cause) SetSignal(v int32) {
 	x.xxx_hidden_Signal = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 4, 6)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 4, 7)
 }
 
 func (x *Cause) SetMessage(v string) {
 	x.xxx_hidden_Message = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 5, 6)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 5, 7)
+}
+
+func (x *Cause) SetTimeNs(v int64) {
+	x.xxx_hidden_TimeNs = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 6, 7)
 }
 
 func (x *Cause) HasKind() bool {
@@ -3321,6 +3334,13 @@ func (x *Cause) HasMessage() bool {
 	return protoimpl.X.Present(&(x.XXX_presence[0]), 5)
 }
 
+func (x *Cause) HasTimeNs() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 6)
+}
+
 func (x *Cause) ClearKind() {
 	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 0)
 	x.xxx_hidden_Kind = CauseKind_CAUSE_KIND_UNSPECIFIED
@@ -3351,6 +3371,11 @@ func (x *Cause) ClearMessage() {
 	x.xxx_hidden_Message = nil
 }
 
+func (x *Cause) ClearTimeNs() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 6)
+	x.xxx_hidden_TimeNs = 0
+}
+
 type Cause_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
@@ -3362,6 +3387,8 @@ type Cause_builder struct {
 	// Signal number; only with CAUSE_KIND_SIGNAL.
 	Signal  *int32
 	Message *string
+	// When it happened by the clock of the node, Unix nanoseconds; 0 = unknown.
+	TimeNs *int64
 }
 
 func (b0 Cause_builder) Build() *Cause {
@@ -3369,28 +3396,32 @@ func (b0 Cause_builder) Build() *Cause {
 	b, x := &b0, m0
 	_, _ = b, x
 	if b.Kind != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 6)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 7)
 		x.xxx_hidden_Kind = *b.Kind
 	}
 	if b.Node != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 6)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 7)
 		x.xxx_hidden_Node = b.Node
 	}
 	if b.Rank != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 2, 6)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 2, 7)
 		x.xxx_hidden_Rank = *b.Rank
 	}
 	if b.ExitCode != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 3, 6)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 3, 7)
 		x.xxx_hidden_ExitCode = *b.ExitCode
 	}
 	if b.Signal != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 4, 6)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 4, 7)
 		x.xxx_hidden_Signal = *b.Signal
 	}
 	if b.Message != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 5, 6)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 5, 7)
 		x.xxx_hidden_Message = b.Message
+	}
+	if b.TimeNs != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 6, 7)
+		x.xxx_hidden_TimeNs = *b.TimeNs
 	}
 	return m0
 }
@@ -3402,6 +3433,7 @@ type AttemptStopping struct {
 	xxx_hidden_Attempt     uint32                 `protobuf:"varint,2,opt,name=attempt"`
 	xxx_hidden_Cause       *Cause                 `protobuf:"bytes,3,opt,name=cause"`
 	xxx_hidden_KillAtNs    int64                  `protobuf:"varint,4,opt,name=kill_at_ns,json=killAtNs"`
+	xxx_hidden_By          *string                `protobuf:"bytes,5,opt,name=by"`
 	XXX_raceDetectHookData protoimpl.RaceDetectHookData
 	XXX_presence           [1]uint32
 	unknownFields          protoimpl.UnknownFields
@@ -3464,14 +3496,24 @@ func (x *AttemptStopping) GetKillAtNs() int64 {
 	return 0
 }
 
+func (x *AttemptStopping) GetBy() string {
+	if x != nil {
+		if x.xxx_hidden_By != nil {
+			return *x.xxx_hidden_By
+		}
+		return ""
+	}
+	return ""
+}
+
 func (x *AttemptStopping) SetJob(v string) {
 	x.xxx_hidden_Job = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 4)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 5)
 }
 
 func (x *AttemptStopping) SetAttempt(v uint32) {
 	x.xxx_hidden_Attempt = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 4)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 5)
 }
 
 func (x *AttemptStopping) SetCause(v *Cause) {
@@ -3480,7 +3522,12 @@ func (x *AttemptStopping) SetCause(v *Cause) {
 
 func (x *AttemptStopping) SetKillAtNs(v int64) {
 	x.xxx_hidden_KillAtNs = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 3, 4)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 3, 5)
+}
+
+func (x *AttemptStopping) SetBy(v string) {
+	x.xxx_hidden_By = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 4, 5)
 }
 
 func (x *AttemptStopping) HasJob() bool {
@@ -3511,6 +3558,13 @@ func (x *AttemptStopping) HasKillAtNs() bool {
 	return protoimpl.X.Present(&(x.XXX_presence[0]), 3)
 }
 
+func (x *AttemptStopping) HasBy() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 4)
+}
+
 func (x *AttemptStopping) ClearJob() {
 	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 0)
 	x.xxx_hidden_Job = nil
@@ -3530,6 +3584,11 @@ func (x *AttemptStopping) ClearKillAtNs() {
 	x.xxx_hidden_KillAtNs = 0
 }
 
+func (x *AttemptStopping) ClearBy() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 4)
+	x.xxx_hidden_By = nil
+}
+
 type AttemptStopping_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
@@ -3538,6 +3597,8 @@ type AttemptStopping_builder struct {
 	Cause   *Cause
 	// Unix nanoseconds.
 	KillAtNs *int64
+	// The person who asked for the job's end; only with CAUSE_KIND_CANCELLED.
+	By *string
 }
 
 func (b0 AttemptStopping_builder) Build() *AttemptStopping {
@@ -3545,17 +3606,21 @@ func (b0 AttemptStopping_builder) Build() *AttemptStopping {
 	b, x := &b0, m0
 	_, _ = b, x
 	if b.Job != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 4)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 5)
 		x.xxx_hidden_Job = b.Job
 	}
 	if b.Attempt != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 4)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 5)
 		x.xxx_hidden_Attempt = *b.Attempt
 	}
 	x.xxx_hidden_Cause = b.Cause
 	if b.KillAtNs != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 3, 4)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 3, 5)
 		x.xxx_hidden_KillAtNs = *b.KillAtNs
+	}
+	if b.By != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 4, 5)
+		x.xxx_hidden_By = b.By
 	}
 	return m0
 }
@@ -4761,10 +4826,12 @@ func (b0 ClaimVoided_builder) Build() *ClaimVoided {
 	return m0
 }
 
+// NodeJoined: a node is here, new, or back after it counted as lost, or booted anew.
 type NodeJoined struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Node        *string                `protobuf:"bytes,1,opt,name=node"`
 	xxx_hidden_BootId      *string                `protobuf:"bytes,2,opt,name=boot_id,json=bootId"`
+	xxx_hidden_Strays      *[]*StrayAttempt       `protobuf:"bytes,3,rep,name=strays"`
 	XXX_raceDetectHookData protoimpl.RaceDetectHookData
 	XXX_presence           [1]uint32
 	unknownFields          protoimpl.UnknownFields
@@ -4816,14 +4883,27 @@ func (x *NodeJoined) GetBootId() string {
 	return ""
 }
 
+func (x *NodeJoined) GetStrays() []*StrayAttempt {
+	if x != nil {
+		if x.xxx_hidden_Strays != nil {
+			return *x.xxx_hidden_Strays
+		}
+	}
+	return nil
+}
+
 func (x *NodeJoined) SetNode(v string) {
 	x.xxx_hidden_Node = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 2)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 3)
 }
 
 func (x *NodeJoined) SetBootId(v string) {
 	x.xxx_hidden_BootId = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 2)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 3)
+}
+
+func (x *NodeJoined) SetStrays(v []*StrayAttempt) {
+	x.xxx_hidden_Strays = &v
 }
 
 func (x *NodeJoined) HasNode() bool {
@@ -4855,6 +4935,8 @@ type NodeJoined_builder struct {
 
 	Node   *string
 	BootId *string
+	// Attempts that it still holds though the ledger ended them; nothing is placed on it until each is released.
+	Strays []*StrayAttempt
 }
 
 func (b0 NodeJoined_builder) Build() *NodeJoined {
@@ -4862,12 +4944,121 @@ func (b0 NodeJoined_builder) Build() *NodeJoined {
 	b, x := &b0, m0
 	_, _ = b, x
 	if b.Node != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 2)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 3)
 		x.xxx_hidden_Node = b.Node
 	}
 	if b.BootId != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 2)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 3)
 		x.xxx_hidden_BootId = b.BootId
+	}
+	x.xxx_hidden_Strays = &b.Strays
+	return m0
+}
+
+type StrayAttempt struct {
+	state                  protoimpl.MessageState `protogen:"opaque.v1"`
+	xxx_hidden_Job         *string                `protobuf:"bytes,1,opt,name=job"`
+	xxx_hidden_Attempt     uint32                 `protobuf:"varint,2,opt,name=attempt"`
+	XXX_raceDetectHookData protoimpl.RaceDetectHookData
+	XXX_presence           [1]uint32
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *StrayAttempt) Reset() {
+	*x = StrayAttempt{}
+	mi := &file_weft_v1_fact_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StrayAttempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StrayAttempt) ProtoMessage() {}
+
+func (x *StrayAttempt) ProtoReflect() protoreflect.Message {
+	mi := &file_weft_v1_fact_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+func (x *StrayAttempt) GetJob() string {
+	if x != nil {
+		if x.xxx_hidden_Job != nil {
+			return *x.xxx_hidden_Job
+		}
+		return ""
+	}
+	return ""
+}
+
+func (x *StrayAttempt) GetAttempt() uint32 {
+	if x != nil {
+		return x.xxx_hidden_Attempt
+	}
+	return 0
+}
+
+func (x *StrayAttempt) SetJob(v string) {
+	x.xxx_hidden_Job = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 2)
+}
+
+func (x *StrayAttempt) SetAttempt(v uint32) {
+	x.xxx_hidden_Attempt = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 2)
+}
+
+func (x *StrayAttempt) HasJob() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 0)
+}
+
+func (x *StrayAttempt) HasAttempt() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 1)
+}
+
+func (x *StrayAttempt) ClearJob() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 0)
+	x.xxx_hidden_Job = nil
+}
+
+func (x *StrayAttempt) ClearAttempt() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 1)
+	x.xxx_hidden_Attempt = 0
+}
+
+type StrayAttempt_builder struct {
+	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
+
+	Job     *string
+	Attempt *uint32
+}
+
+func (b0 StrayAttempt_builder) Build() *StrayAttempt {
+	m0 := &StrayAttempt{}
+	b, x := &b0, m0
+	_, _ = b, x
+	if b.Job != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 2)
+		x.xxx_hidden_Job = b.Job
+	}
+	if b.Attempt != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 2)
+		x.xxx_hidden_Attempt = *b.Attempt
 	}
 	return m0
 }
@@ -4886,7 +5077,7 @@ type NodeInventory struct {
 
 func (x *NodeInventory) Reset() {
 	*x = NodeInventory{}
-	mi := &file_weft_v1_fact_proto_msgTypes[22]
+	mi := &file_weft_v1_fact_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4898,7 +5089,7 @@ func (x *NodeInventory) String() string {
 func (*NodeInventory) ProtoMessage() {}
 
 func (x *NodeInventory) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[22]
+	mi := &file_weft_v1_fact_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5018,7 +5209,7 @@ type NodeSilent struct {
 
 func (x *NodeSilent) Reset() {
 	*x = NodeSilent{}
-	mi := &file_weft_v1_fact_proto_msgTypes[23]
+	mi := &file_weft_v1_fact_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5030,7 +5221,7 @@ func (x *NodeSilent) String() string {
 func (*NodeSilent) ProtoMessage() {}
 
 func (x *NodeSilent) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[23]
+	mi := &file_weft_v1_fact_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5126,7 +5317,7 @@ type NodeBack struct {
 
 func (x *NodeBack) Reset() {
 	*x = NodeBack{}
-	mi := &file_weft_v1_fact_proto_msgTypes[24]
+	mi := &file_weft_v1_fact_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5138,7 +5329,7 @@ func (x *NodeBack) String() string {
 func (*NodeBack) ProtoMessage() {}
 
 func (x *NodeBack) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[24]
+	mi := &file_weft_v1_fact_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5204,7 +5395,7 @@ type NodeLost struct {
 
 func (x *NodeLost) Reset() {
 	*x = NodeLost{}
-	mi := &file_weft_v1_fact_proto_msgTypes[25]
+	mi := &file_weft_v1_fact_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5216,7 +5407,7 @@ func (x *NodeLost) String() string {
 func (*NodeLost) ProtoMessage() {}
 
 func (x *NodeLost) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[25]
+	mi := &file_weft_v1_fact_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5285,7 +5476,7 @@ type NodeCordoned struct {
 
 func (x *NodeCordoned) Reset() {
 	*x = NodeCordoned{}
-	mi := &file_weft_v1_fact_proto_msgTypes[26]
+	mi := &file_weft_v1_fact_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5297,7 +5488,7 @@ func (x *NodeCordoned) String() string {
 func (*NodeCordoned) ProtoMessage() {}
 
 func (x *NodeCordoned) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[26]
+	mi := &file_weft_v1_fact_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5457,7 +5648,7 @@ type NodeUncordoned struct {
 
 func (x *NodeUncordoned) Reset() {
 	*x = NodeUncordoned{}
-	mi := &file_weft_v1_fact_proto_msgTypes[27]
+	mi := &file_weft_v1_fact_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5469,7 +5660,7 @@ func (x *NodeUncordoned) String() string {
 func (*NodeUncordoned) ProtoMessage() {}
 
 func (x *NodeUncordoned) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[27]
+	mi := &file_weft_v1_fact_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5569,7 +5760,7 @@ type DeviceFailed struct {
 
 func (x *DeviceFailed) Reset() {
 	*x = DeviceFailed{}
-	mi := &file_weft_v1_fact_proto_msgTypes[28]
+	mi := &file_weft_v1_fact_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5581,7 +5772,7 @@ func (x *DeviceFailed) String() string {
 func (*DeviceFailed) ProtoMessage() {}
 
 func (x *DeviceFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[28]
+	mi := &file_weft_v1_fact_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5709,7 +5900,7 @@ type DeviceRecovered struct {
 
 func (x *DeviceRecovered) Reset() {
 	*x = DeviceRecovered{}
-	mi := &file_weft_v1_fact_proto_msgTypes[29]
+	mi := &file_weft_v1_fact_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5721,7 +5912,7 @@ func (x *DeviceRecovered) String() string {
 func (*DeviceRecovered) ProtoMessage() {}
 
 func (x *DeviceRecovered) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[29]
+	mi := &file_weft_v1_fact_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5820,7 +6011,7 @@ type Released struct {
 
 func (x *Released) Reset() {
 	*x = Released{}
-	mi := &file_weft_v1_fact_proto_msgTypes[30]
+	mi := &file_weft_v1_fact_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5832,7 +6023,7 @@ func (x *Released) String() string {
 func (*Released) ProtoMessage() {}
 
 func (x *Released) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[30]
+	mi := &file_weft_v1_fact_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5991,7 +6182,7 @@ type PoolScaleRequested struct {
 
 func (x *PoolScaleRequested) Reset() {
 	*x = PoolScaleRequested{}
-	mi := &file_weft_v1_fact_proto_msgTypes[31]
+	mi := &file_weft_v1_fact_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6003,7 +6194,7 @@ func (x *PoolScaleRequested) String() string {
 func (*PoolScaleRequested) ProtoMessage() {}
 
 func (x *PoolScaleRequested) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[31]
+	mi := &file_weft_v1_fact_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6128,7 +6319,7 @@ type UsageSampled struct {
 
 func (x *UsageSampled) Reset() {
 	*x = UsageSampled{}
-	mi := &file_weft_v1_fact_proto_msgTypes[32]
+	mi := &file_weft_v1_fact_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6140,7 +6331,7 @@ func (x *UsageSampled) String() string {
 func (*UsageSampled) ProtoMessage() {}
 
 func (x *UsageSampled) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[32]
+	mi := &file_weft_v1_fact_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6190,7 +6381,7 @@ type QueueUsage struct {
 
 func (x *QueueUsage) Reset() {
 	*x = QueueUsage{}
-	mi := &file_weft_v1_fact_proto_msgTypes[33]
+	mi := &file_weft_v1_fact_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6202,7 +6393,7 @@ func (x *QueueUsage) String() string {
 func (*QueueUsage) ProtoMessage() {}
 
 func (x *QueueUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[33]
+	mi := &file_weft_v1_fact_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6303,7 +6494,7 @@ type InputRejected struct {
 
 func (x *InputRejected) Reset() {
 	*x = InputRejected{}
-	mi := &file_weft_v1_fact_proto_msgTypes[34]
+	mi := &file_weft_v1_fact_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6315,7 +6506,7 @@ func (x *InputRejected) String() string {
 func (*InputRejected) ProtoMessage() {}
 
 func (x *InputRejected) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[34]
+	mi := &file_weft_v1_fact_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6504,7 +6695,7 @@ type JobsArchived struct {
 
 func (x *JobsArchived) Reset() {
 	*x = JobsArchived{}
-	mi := &file_weft_v1_fact_proto_msgTypes[35]
+	mi := &file_weft_v1_fact_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6516,7 +6707,7 @@ func (x *JobsArchived) String() string {
 func (*JobsArchived) ProtoMessage() {}
 
 func (x *JobsArchived) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_fact_proto_msgTypes[35]
+	mi := &file_weft_v1_fact_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6648,20 +6839,22 @@ const file_weft_v1_fact_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05ranks\x18\x03 \x03(\rR\x05ranks\x12$\n" +
-	"\x05cause\x18\x04 \x01(\v2\x0e.weft.v1.CauseR\x05cause\"\xa6\x01\n" +
+	"\x05cause\x18\x04 \x01(\v2\x0e.weft.v1.CauseR\x05cause\"\xbf\x01\n" +
 	"\x05Cause\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.weft.v1.CauseKindR\x04kind\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x12\n" +
 	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x1b\n" +
 	"\texit_code\x18\x04 \x01(\x05R\bexitCode\x12\x16\n" +
 	"\x06signal\x18\x05 \x01(\x05R\x06signal\x12\x18\n" +
-	"\amessage\x18\x06 \x01(\tR\amessage\"\x81\x01\n" +
+	"\amessage\x18\x06 \x01(\tR\amessage\x12\x17\n" +
+	"\atime_ns\x18\a \x01(\x03R\x06timeNs\"\x91\x01\n" +
 	"\x0fAttemptStopping\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12$\n" +
 	"\x05cause\x18\x03 \x01(\v2\x0e.weft.v1.CauseR\x05cause\x12\x1c\n" +
 	"\n" +
-	"kill_at_ns\x18\x04 \x01(\x03R\bkillAtNs\"`\n" +
+	"kill_at_ns\x18\x04 \x01(\x03R\bkillAtNs\x12\x0e\n" +
+	"\x02by\x18\x05 \x01(\tR\x02by\"`\n" +
 	"\fAttemptEnded\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12$\n" +
@@ -6698,11 +6891,15 @@ const file_weft_v1_fact_proto_rawDesc = "" +
 	"expires_ns\x18\x03 \x01(\x03R\texpiresNs\"7\n" +
 	"\vClaimVoided\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"9\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"h\n" +
 	"\n" +
 	"NodeJoined\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x17\n" +
-	"\aboot_id\x18\x02 \x01(\tR\x06bootId\"u\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12-\n" +
+	"\x06strays\x18\x03 \x03(\v2\x15.weft.v1.StrayAttemptR\x06strays\":\n" +
+	"\fStrayAttempt\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\rR\aattempt\"u\n" +
 	"\rNodeInventory\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +
@@ -6781,7 +6978,7 @@ const file_weft_v1_fact_proto_rawDesc = "" +
 	"\x11CAUSE_KIND_REBOOT\x10\x0eB6Z4github.com/weft-fabric/weft/proto/gen/weft/v1;weftv1b\beditionsp\xe9\a"
 
 var file_weft_v1_fact_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_weft_v1_fact_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_weft_v1_fact_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_weft_v1_fact_proto_goTypes = []any{
 	(SaveClass)(0),             // 0: weft.v1.SaveClass
 	(CauseKind)(0),             // 1: weft.v1.CauseKind
@@ -6807,23 +7004,24 @@ var file_weft_v1_fact_proto_goTypes = []any{
 	(*ClaimMade)(nil),          // 21: weft.v1.ClaimMade
 	(*ClaimVoided)(nil),        // 22: weft.v1.ClaimVoided
 	(*NodeJoined)(nil),         // 23: weft.v1.NodeJoined
-	(*NodeInventory)(nil),      // 24: weft.v1.NodeInventory
-	(*NodeSilent)(nil),         // 25: weft.v1.NodeSilent
-	(*NodeBack)(nil),           // 26: weft.v1.NodeBack
-	(*NodeLost)(nil),           // 27: weft.v1.NodeLost
-	(*NodeCordoned)(nil),       // 28: weft.v1.NodeCordoned
-	(*NodeUncordoned)(nil),     // 29: weft.v1.NodeUncordoned
-	(*DeviceFailed)(nil),       // 30: weft.v1.DeviceFailed
-	(*DeviceRecovered)(nil),    // 31: weft.v1.DeviceRecovered
-	(*Released)(nil),           // 32: weft.v1.Released
-	(*PoolScaleRequested)(nil), // 33: weft.v1.PoolScaleRequested
-	(*UsageSampled)(nil),       // 34: weft.v1.UsageSampled
-	(*QueueUsage)(nil),         // 35: weft.v1.QueueUsage
-	(*InputRejected)(nil),      // 36: weft.v1.InputRejected
-	(*JobsArchived)(nil),       // 37: weft.v1.JobsArchived
-	(*JobSpec)(nil),            // 38: weft.v1.JobSpec
-	(*Placement)(nil),          // 39: weft.v1.Placement
-	(*Inventory)(nil),          // 40: weft.v1.Inventory
+	(*StrayAttempt)(nil),       // 24: weft.v1.StrayAttempt
+	(*NodeInventory)(nil),      // 25: weft.v1.NodeInventory
+	(*NodeSilent)(nil),         // 26: weft.v1.NodeSilent
+	(*NodeBack)(nil),           // 27: weft.v1.NodeBack
+	(*NodeLost)(nil),           // 28: weft.v1.NodeLost
+	(*NodeCordoned)(nil),       // 29: weft.v1.NodeCordoned
+	(*NodeUncordoned)(nil),     // 30: weft.v1.NodeUncordoned
+	(*DeviceFailed)(nil),       // 31: weft.v1.DeviceFailed
+	(*DeviceRecovered)(nil),    // 32: weft.v1.DeviceRecovered
+	(*Released)(nil),           // 33: weft.v1.Released
+	(*PoolScaleRequested)(nil), // 34: weft.v1.PoolScaleRequested
+	(*UsageSampled)(nil),       // 35: weft.v1.UsageSampled
+	(*QueueUsage)(nil),         // 36: weft.v1.QueueUsage
+	(*InputRejected)(nil),      // 37: weft.v1.InputRejected
+	(*JobsArchived)(nil),       // 38: weft.v1.JobsArchived
+	(*JobSpec)(nil),            // 39: weft.v1.JobSpec
+	(*Placement)(nil),          // 40: weft.v1.Placement
+	(*Inventory)(nil),          // 41: weft.v1.Inventory
 }
 var file_weft_v1_fact_proto_depIdxs = []int32{
 	4,  // 0: weft.v1.Fact.queue_set:type_name -> weft.v1.QueueSet
@@ -6842,25 +7040,25 @@ var file_weft_v1_fact_proto_depIdxs = []int32{
 	21, // 13: weft.v1.Fact.claim_made:type_name -> weft.v1.ClaimMade
 	22, // 14: weft.v1.Fact.claim_voided:type_name -> weft.v1.ClaimVoided
 	23, // 15: weft.v1.Fact.node_joined:type_name -> weft.v1.NodeJoined
-	24, // 16: weft.v1.Fact.node_inventory:type_name -> weft.v1.NodeInventory
-	25, // 17: weft.v1.Fact.node_silent:type_name -> weft.v1.NodeSilent
-	26, // 18: weft.v1.Fact.node_back:type_name -> weft.v1.NodeBack
-	27, // 19: weft.v1.Fact.node_lost:type_name -> weft.v1.NodeLost
-	28, // 20: weft.v1.Fact.node_cordoned:type_name -> weft.v1.NodeCordoned
-	29, // 21: weft.v1.Fact.node_uncordoned:type_name -> weft.v1.NodeUncordoned
-	30, // 22: weft.v1.Fact.device_failed:type_name -> weft.v1.DeviceFailed
-	31, // 23: weft.v1.Fact.device_recovered:type_name -> weft.v1.DeviceRecovered
-	32, // 24: weft.v1.Fact.released:type_name -> weft.v1.Released
-	33, // 25: weft.v1.Fact.pool_scale_requested:type_name -> weft.v1.PoolScaleRequested
-	34, // 26: weft.v1.Fact.usage_sampled:type_name -> weft.v1.UsageSampled
-	36, // 27: weft.v1.Fact.input_rejected:type_name -> weft.v1.InputRejected
-	37, // 28: weft.v1.Fact.jobs_archived:type_name -> weft.v1.JobsArchived
+	25, // 16: weft.v1.Fact.node_inventory:type_name -> weft.v1.NodeInventory
+	26, // 17: weft.v1.Fact.node_silent:type_name -> weft.v1.NodeSilent
+	27, // 18: weft.v1.Fact.node_back:type_name -> weft.v1.NodeBack
+	28, // 19: weft.v1.Fact.node_lost:type_name -> weft.v1.NodeLost
+	29, // 20: weft.v1.Fact.node_cordoned:type_name -> weft.v1.NodeCordoned
+	30, // 21: weft.v1.Fact.node_uncordoned:type_name -> weft.v1.NodeUncordoned
+	31, // 22: weft.v1.Fact.device_failed:type_name -> weft.v1.DeviceFailed
+	32, // 23: weft.v1.Fact.device_recovered:type_name -> weft.v1.DeviceRecovered
+	33, // 24: weft.v1.Fact.released:type_name -> weft.v1.Released
+	34, // 25: weft.v1.Fact.pool_scale_requested:type_name -> weft.v1.PoolScaleRequested
+	35, // 26: weft.v1.Fact.usage_sampled:type_name -> weft.v1.UsageSampled
+	37, // 27: weft.v1.Fact.input_rejected:type_name -> weft.v1.InputRejected
+	38, // 28: weft.v1.Fact.jobs_archived:type_name -> weft.v1.JobsArchived
 	10, // 29: weft.v1.Fact.node_started:type_name -> weft.v1.NodeStarted
 	3,  // 30: weft.v1.QueueSet.quota:type_name -> weft.v1.Amounts
 	5,  // 31: weft.v1.QueueSet.limit:type_name -> weft.v1.Limits
 	5,  // 32: weft.v1.QueueSet.lend:type_name -> weft.v1.Limits
-	38, // 33: weft.v1.JobSubmitted.spec:type_name -> weft.v1.JobSpec
-	39, // 34: weft.v1.JobPlaced.placements:type_name -> weft.v1.Placement
+	39, // 33: weft.v1.JobSubmitted.spec:type_name -> weft.v1.JobSpec
+	40, // 34: weft.v1.JobPlaced.placements:type_name -> weft.v1.Placement
 	8,  // 35: weft.v1.JobPlaced.resume_from:type_name -> weft.v1.SaveRef
 	0,  // 36: weft.v1.SaveRef.class:type_name -> weft.v1.SaveClass
 	12, // 37: weft.v1.RanksFailed.cause:type_name -> weft.v1.Cause
@@ -6870,13 +7068,14 @@ var file_weft_v1_fact_proto_depIdxs = []int32{
 	8,  // 41: weft.v1.JobCheckpointed.save:type_name -> weft.v1.SaveRef
 	12, // 42: weft.v1.JobRequeued.cause:type_name -> weft.v1.Cause
 	12, // 43: weft.v1.JobFailed.cause:type_name -> weft.v1.Cause
-	40, // 44: weft.v1.NodeInventory.inventory:type_name -> weft.v1.Inventory
-	35, // 45: weft.v1.UsageSampled.usage:type_name -> weft.v1.QueueUsage
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	24, // 44: weft.v1.NodeJoined.strays:type_name -> weft.v1.StrayAttempt
+	41, // 45: weft.v1.NodeInventory.inventory:type_name -> weft.v1.Inventory
+	36, // 46: weft.v1.UsageSampled.usage:type_name -> weft.v1.QueueUsage
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_weft_v1_fact_proto_init() }
@@ -6925,7 +7124,7 @@ func file_weft_v1_fact_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weft_v1_fact_proto_rawDesc), len(file_weft_v1_fact_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   36,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

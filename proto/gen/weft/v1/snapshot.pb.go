@@ -319,6 +319,7 @@ type NodeState struct {
 	xxx_hidden_Cordoned     bool                   `protobuf:"varint,7,opt,name=cordoned"`
 	xxx_hidden_Draining     bool                   `protobuf:"varint,8,opt,name=draining"`
 	xxx_hidden_CordonReason *string                `protobuf:"bytes,9,opt,name=cordon_reason,json=cordonReason"`
+	xxx_hidden_Strays       *[]*StrayAttempt       `protobuf:"bytes,10,rep,name=strays"`
 	XXX_raceDetectHookData  protoimpl.RaceDetectHookData
 	XXX_presence            [1]uint32
 	unknownFields           protoimpl.UnknownFields
@@ -425,19 +426,28 @@ func (x *NodeState) GetCordonReason() string {
 	return ""
 }
 
+func (x *NodeState) GetStrays() []*StrayAttempt {
+	if x != nil {
+		if x.xxx_hidden_Strays != nil {
+			return *x.xxx_hidden_Strays
+		}
+	}
+	return nil
+}
+
 func (x *NodeState) SetName(v string) {
 	x.xxx_hidden_Name = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 9)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 10)
 }
 
 func (x *NodeState) SetBootId(v string) {
 	x.xxx_hidden_BootId = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 9)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 10)
 }
 
 func (x *NodeState) SetGeneration(v uint64) {
 	x.xxx_hidden_Generation = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 2, 9)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 2, 10)
 }
 
 func (x *NodeState) SetInventory(v *Inventory) {
@@ -446,27 +456,31 @@ func (x *NodeState) SetInventory(v *Inventory) {
 
 func (x *NodeState) SetCondition(v string) {
 	x.xxx_hidden_Condition = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 4, 9)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 4, 10)
 }
 
 func (x *NodeState) SetLostAtNs(v int64) {
 	x.xxx_hidden_LostAtNs = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 5, 9)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 5, 10)
 }
 
 func (x *NodeState) SetCordoned(v bool) {
 	x.xxx_hidden_Cordoned = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 6, 9)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 6, 10)
 }
 
 func (x *NodeState) SetDraining(v bool) {
 	x.xxx_hidden_Draining = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 7, 9)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 7, 10)
 }
 
 func (x *NodeState) SetCordonReason(v string) {
 	x.xxx_hidden_CordonReason = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 8, 9)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 8, 10)
+}
+
+func (x *NodeState) SetStrays(v []*StrayAttempt) {
+	x.xxx_hidden_Strays = &v
 }
 
 func (x *NodeState) HasName() bool {
@@ -588,6 +602,7 @@ type NodeState_builder struct {
 	Cordoned     *bool
 	Draining     *bool
 	CordonReason *string
+	Strays       []*StrayAttempt
 }
 
 func (b0 NodeState_builder) Build() *NodeState {
@@ -595,38 +610,39 @@ func (b0 NodeState_builder) Build() *NodeState {
 	b, x := &b0, m0
 	_, _ = b, x
 	if b.Name != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 9)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 10)
 		x.xxx_hidden_Name = b.Name
 	}
 	if b.BootId != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 9)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 10)
 		x.xxx_hidden_BootId = b.BootId
 	}
 	if b.Generation != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 2, 9)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 2, 10)
 		x.xxx_hidden_Generation = *b.Generation
 	}
 	x.xxx_hidden_Inventory = b.Inventory
 	if b.Condition != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 4, 9)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 4, 10)
 		x.xxx_hidden_Condition = b.Condition
 	}
 	if b.LostAtNs != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 5, 9)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 5, 10)
 		x.xxx_hidden_LostAtNs = *b.LostAtNs
 	}
 	if b.Cordoned != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 6, 9)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 6, 10)
 		x.xxx_hidden_Cordoned = *b.Cordoned
 	}
 	if b.Draining != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 7, 9)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 7, 10)
 		x.xxx_hidden_Draining = *b.Draining
 	}
 	if b.CordonReason != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 8, 9)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 8, 10)
 		x.xxx_hidden_CordonReason = b.CordonReason
 	}
+	x.xxx_hidden_Strays = &b.Strays
 	return m0
 }
 
@@ -1331,26 +1347,26 @@ func (b0 JobState_builder) Build() *JobState {
 }
 
 type AttemptState struct {
-	state                       protoimpl.MessageState `protogen:"opaque.v1"`
-	xxx_hidden_Number           uint32                 `protobuf:"varint,1,opt,name=number"`
-	xxx_hidden_Placements       *[]*Placement          `protobuf:"bytes,2,rep,name=placements"`
-	xxx_hidden_Size             uint32                 `protobuf:"varint,3,opt,name=size"`
-	xxx_hidden_ResumeFrom       *SaveRef               `protobuf:"bytes,4,opt,name=resume_from,json=resumeFrom"`
-	xxx_hidden_MasterAddress    *string                `protobuf:"bytes,5,opt,name=master_address,json=masterAddress"`
-	xxx_hidden_MasterPort       uint32                 `protobuf:"varint,6,opt,name=master_port,json=masterPort"`
-	xxx_hidden_PlacedNs         int64                  `protobuf:"varint,7,opt,name=placed_ns,json=placedNs"`
-	xxx_hidden_RunningNs        int64                  `protobuf:"varint,8,opt,name=running_ns,json=runningNs"`
-	xxx_hidden_Cause            *Cause                 `protobuf:"bytes,9,opt,name=cause"`
-	xxx_hidden_KillAtNs         int64                  `protobuf:"varint,10,opt,name=kill_at_ns,json=killAtNs"`
-	xxx_hidden_Started          []string               `protobuf:"bytes,11,rep,name=started"`
-	xxx_hidden_Released         []string               `protobuf:"bytes,12,rep,name=released"`
-	xxx_hidden_Completed        []string               `protobuf:"bytes,13,rep,name=completed"`
-	xxx_hidden_Stopping         bool                   `protobuf:"varint,14,opt,name=stopping"`
-	xxx_hidden_RequeueUncharged bool                   `protobuf:"varint,15,opt,name=requeue_uncharged,json=requeueUncharged"`
-	XXX_raceDetectHookData      protoimpl.RaceDetectHookData
-	XXX_presence                [1]uint32
-	unknownFields               protoimpl.UnknownFields
-	sizeCache                   protoimpl.SizeCache
+	state                    protoimpl.MessageState `protogen:"opaque.v1"`
+	xxx_hidden_Number        uint32                 `protobuf:"varint,1,opt,name=number"`
+	xxx_hidden_Placements    *[]*Placement          `protobuf:"bytes,2,rep,name=placements"`
+	xxx_hidden_Size          uint32                 `protobuf:"varint,3,opt,name=size"`
+	xxx_hidden_ResumeFrom    *SaveRef               `protobuf:"bytes,4,opt,name=resume_from,json=resumeFrom"`
+	xxx_hidden_MasterAddress *string                `protobuf:"bytes,5,opt,name=master_address,json=masterAddress"`
+	xxx_hidden_MasterPort    uint32                 `protobuf:"varint,6,opt,name=master_port,json=masterPort"`
+	xxx_hidden_PlacedNs      int64                  `protobuf:"varint,7,opt,name=placed_ns,json=placedNs"`
+	xxx_hidden_RunningNs     int64                  `protobuf:"varint,8,opt,name=running_ns,json=runningNs"`
+	xxx_hidden_Cause         *Cause                 `protobuf:"bytes,9,opt,name=cause"`
+	xxx_hidden_KillAtNs      int64                  `protobuf:"varint,10,opt,name=kill_at_ns,json=killAtNs"`
+	xxx_hidden_Started       []string               `protobuf:"bytes,11,rep,name=started"`
+	xxx_hidden_Released      []string               `protobuf:"bytes,12,rep,name=released"`
+	xxx_hidden_Completed     []string               `protobuf:"bytes,13,rep,name=completed"`
+	xxx_hidden_Stopping      bool                   `protobuf:"varint,14,opt,name=stopping"`
+	xxx_hidden_SavedNs       int64                  `protobuf:"varint,15,opt,name=saved_ns,json=savedNs"`
+	XXX_raceDetectHookData   protoimpl.RaceDetectHookData
+	XXX_presence             [1]uint32
+	unknownFields            protoimpl.UnknownFields
+	sizeCache                protoimpl.SizeCache
 }
 
 func (x *AttemptState) Reset() {
@@ -1481,11 +1497,11 @@ func (x *AttemptState) GetStopping() bool {
 	return false
 }
 
-func (x *AttemptState) GetRequeueUncharged() bool {
+func (x *AttemptState) GetSavedNs() int64 {
 	if x != nil {
-		return x.xxx_hidden_RequeueUncharged
+		return x.xxx_hidden_SavedNs
 	}
-	return false
+	return 0
 }
 
 func (x *AttemptState) SetNumber(v uint32) {
@@ -1552,8 +1568,8 @@ func (x *AttemptState) SetStopping(v bool) {
 	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 13, 15)
 }
 
-func (x *AttemptState) SetRequeueUncharged(v bool) {
-	x.xxx_hidden_RequeueUncharged = v
+func (x *AttemptState) SetSavedNs(v int64) {
+	x.xxx_hidden_SavedNs = v
 	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 14, 15)
 }
 
@@ -1627,7 +1643,7 @@ func (x *AttemptState) HasStopping() bool {
 	return protoimpl.X.Present(&(x.XXX_presence[0]), 13)
 }
 
-func (x *AttemptState) HasRequeueUncharged() bool {
+func (x *AttemptState) HasSavedNs() bool {
 	if x == nil {
 		return false
 	}
@@ -1682,29 +1698,30 @@ func (x *AttemptState) ClearStopping() {
 	x.xxx_hidden_Stopping = false
 }
 
-func (x *AttemptState) ClearRequeueUncharged() {
+func (x *AttemptState) ClearSavedNs() {
 	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 14)
-	x.xxx_hidden_RequeueUncharged = false
+	x.xxx_hidden_SavedNs = 0
 }
 
 type AttemptState_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
-	Number           *uint32
-	Placements       []*Placement
-	Size             *uint32
-	ResumeFrom       *SaveRef
-	MasterAddress    *string
-	MasterPort       *uint32
-	PlacedNs         *int64
-	RunningNs        *int64
-	Cause            *Cause
-	KillAtNs         *int64
-	Started          []string
-	Released         []string
-	Completed        []string
-	Stopping         *bool
-	RequeueUncharged *bool
+	Number        *uint32
+	Placements    []*Placement
+	Size          *uint32
+	ResumeFrom    *SaveRef
+	MasterAddress *string
+	MasterPort    *uint32
+	PlacedNs      *int64
+	RunningNs     *int64
+	Cause         *Cause
+	KillAtNs      *int64
+	Started       []string
+	Released      []string
+	Completed     []string
+	Stopping      *bool
+	// When its newest save was verified.
+	SavedNs *int64
 }
 
 func (b0 AttemptState_builder) Build() *AttemptState {
@@ -1749,9 +1766,9 @@ func (b0 AttemptState_builder) Build() *AttemptState {
 		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 13, 15)
 		x.xxx_hidden_Stopping = *b.Stopping
 	}
-	if b.RequeueUncharged != nil {
+	if b.SavedNs != nil {
 		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 14, 15)
-		x.xxx_hidden_RequeueUncharged = *b.RequeueUncharged
+		x.xxx_hidden_SavedNs = *b.SavedNs
 	}
 	return m0
 }
@@ -1762,6 +1779,9 @@ type ArchivedJob struct {
 	xxx_hidden_SpecHash    *string                `protobuf:"bytes,2,opt,name=spec_hash,json=specHash"`
 	xxx_hidden_Phase       *string                `protobuf:"bytes,3,opt,name=phase"`
 	xxx_hidden_EndedNs     int64                  `protobuf:"varint,4,opt,name=ended_ns,json=endedNs"`
+	xxx_hidden_Tenant      *string                `protobuf:"bytes,5,opt,name=tenant"`
+	xxx_hidden_Queue       *string                `protobuf:"bytes,6,opt,name=queue"`
+	xxx_hidden_Name        *string                `protobuf:"bytes,7,opt,name=name"`
 	XXX_raceDetectHookData protoimpl.RaceDetectHookData
 	XXX_presence           [1]uint32
 	unknownFields          protoimpl.UnknownFields
@@ -1830,24 +1850,69 @@ func (x *ArchivedJob) GetEndedNs() int64 {
 	return 0
 }
 
+func (x *ArchivedJob) GetTenant() string {
+	if x != nil {
+		if x.xxx_hidden_Tenant != nil {
+			return *x.xxx_hidden_Tenant
+		}
+		return ""
+	}
+	return ""
+}
+
+func (x *ArchivedJob) GetQueue() string {
+	if x != nil {
+		if x.xxx_hidden_Queue != nil {
+			return *x.xxx_hidden_Queue
+		}
+		return ""
+	}
+	return ""
+}
+
+func (x *ArchivedJob) GetName() string {
+	if x != nil {
+		if x.xxx_hidden_Name != nil {
+			return *x.xxx_hidden_Name
+		}
+		return ""
+	}
+	return ""
+}
+
 func (x *ArchivedJob) SetId(v string) {
 	x.xxx_hidden_Id = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 4)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 7)
 }
 
 func (x *ArchivedJob) SetSpecHash(v string) {
 	x.xxx_hidden_SpecHash = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 4)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 7)
 }
 
 func (x *ArchivedJob) SetPhase(v string) {
 	x.xxx_hidden_Phase = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 2, 4)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 2, 7)
 }
 
 func (x *ArchivedJob) SetEndedNs(v int64) {
 	x.xxx_hidden_EndedNs = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 3, 4)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 3, 7)
+}
+
+func (x *ArchivedJob) SetTenant(v string) {
+	x.xxx_hidden_Tenant = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 4, 7)
+}
+
+func (x *ArchivedJob) SetQueue(v string) {
+	x.xxx_hidden_Queue = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 5, 7)
+}
+
+func (x *ArchivedJob) SetName(v string) {
+	x.xxx_hidden_Name = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 6, 7)
 }
 
 func (x *ArchivedJob) HasId() bool {
@@ -1878,6 +1943,27 @@ func (x *ArchivedJob) HasEndedNs() bool {
 	return protoimpl.X.Present(&(x.XXX_presence[0]), 3)
 }
 
+func (x *ArchivedJob) HasTenant() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 4)
+}
+
+func (x *ArchivedJob) HasQueue() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 5)
+}
+
+func (x *ArchivedJob) HasName() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 6)
+}
+
 func (x *ArchivedJob) ClearId() {
 	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 0)
 	x.xxx_hidden_Id = nil
@@ -1898,6 +1984,21 @@ func (x *ArchivedJob) ClearEndedNs() {
 	x.xxx_hidden_EndedNs = 0
 }
 
+func (x *ArchivedJob) ClearTenant() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 4)
+	x.xxx_hidden_Tenant = nil
+}
+
+func (x *ArchivedJob) ClearQueue() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 5)
+	x.xxx_hidden_Queue = nil
+}
+
+func (x *ArchivedJob) ClearName() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 6)
+	x.xxx_hidden_Name = nil
+}
+
 type ArchivedJob_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
@@ -1905,6 +2006,9 @@ type ArchivedJob_builder struct {
 	SpecHash *string
 	Phase    *string
 	EndedNs  *int64
+	Tenant   *string
+	Queue    *string
+	Name     *string
 }
 
 func (b0 ArchivedJob_builder) Build() *ArchivedJob {
@@ -1912,20 +2016,32 @@ func (b0 ArchivedJob_builder) Build() *ArchivedJob {
 	b, x := &b0, m0
 	_, _ = b, x
 	if b.Id != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 4)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 7)
 		x.xxx_hidden_Id = b.Id
 	}
 	if b.SpecHash != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 4)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 7)
 		x.xxx_hidden_SpecHash = b.SpecHash
 	}
 	if b.Phase != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 2, 4)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 2, 7)
 		x.xxx_hidden_Phase = b.Phase
 	}
 	if b.EndedNs != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 3, 4)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 3, 7)
 		x.xxx_hidden_EndedNs = *b.EndedNs
+	}
+	if b.Tenant != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 4, 7)
+		x.xxx_hidden_Tenant = b.Tenant
+	}
+	if b.Queue != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 5, 7)
+		x.xxx_hidden_Queue = b.Queue
+	}
+	if b.Name != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 6, 7)
+		x.xxx_hidden_Name = b.Name
 	}
 	return m0
 }
@@ -2069,7 +2185,7 @@ const file_weft_v1_snapshot_proto_rawDesc = "" +
 	"\x05usage\x18\t \x03(\v2\x13.weft.v1.QueueUsageR\x05usage\"1\n" +
 	"\n" +
 	"QueueState\x12#\n" +
-	"\x03set\x18\x01 \x01(\v2\x11.weft.v1.QueueSetR\x03set\"\xa3\x02\n" +
+	"\x03set\x18\x01 \x01(\v2\x11.weft.v1.QueueSetR\x03set\"\xd2\x02\n" +
 	"\tNodeState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x1e\n" +
@@ -2082,7 +2198,9 @@ const file_weft_v1_snapshot_proto_rawDesc = "" +
 	"lost_at_ns\x18\x06 \x01(\x03R\blostAtNs\x12\x1a\n" +
 	"\bcordoned\x18\a \x01(\bR\bcordoned\x12\x1a\n" +
 	"\bdraining\x18\b \x01(\bR\bdraining\x12#\n" +
-	"\rcordon_reason\x18\t \x01(\tR\fcordonReason\"\x9c\x05\n" +
+	"\rcordon_reason\x18\t \x01(\tR\fcordonReason\x12-\n" +
+	"\x06strays\x18\n" +
+	" \x03(\v2\x15.weft.v1.StrayAttemptR\x06strays\"\x9c\x05\n" +
 	"\bJobState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12$\n" +
@@ -2106,7 +2224,7 @@ const file_weft_v1_snapshot_proto_rawDesc = "" +
 	"\aattempt\x18\x13 \x01(\v2\x15.weft.v1.AttemptStateR\aattempt\x12\x19\n" +
 	"\bended_ns\x18\x14 \x01(\x03R\aendedNs\x12\x15\n" +
 	"\x06gpu_ns\x18\x15 \x01(\x03R\x05gpuNs\x12\x1e\n" +
-	"\vgpu_lost_ns\x18\x16 \x01(\x03R\tgpuLostNs\"\x86\x04\n" +
+	"\vgpu_lost_ns\x18\x16 \x01(\x03R\tgpuLostNs\"\xf4\x03\n" +
 	"\fAttemptState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x122\n" +
 	"\n" +
@@ -2128,13 +2246,16 @@ const file_weft_v1_snapshot_proto_rawDesc = "" +
 	"\astarted\x18\v \x03(\tR\astarted\x12\x1a\n" +
 	"\breleased\x18\f \x03(\tR\breleased\x12\x1c\n" +
 	"\tcompleted\x18\r \x03(\tR\tcompleted\x12\x1a\n" +
-	"\bstopping\x18\x0e \x01(\bR\bstopping\x12+\n" +
-	"\x11requeue_uncharged\x18\x0f \x01(\bR\x10requeueUncharged\"k\n" +
+	"\bstopping\x18\x0e \x01(\bR\bstopping\x12\x19\n" +
+	"\bsaved_ns\x18\x0f \x01(\x03R\asavedNs\"\xad\x01\n" +
 	"\vArchivedJob\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1b\n" +
 	"\tspec_hash\x18\x02 \x01(\tR\bspecHash\x12\x14\n" +
 	"\x05phase\x18\x03 \x01(\tR\x05phase\x12\x19\n" +
-	"\bended_ns\x18\x04 \x01(\x03R\aendedNs\"S\n" +
+	"\bended_ns\x18\x04 \x01(\x03R\aendedNs\x12\x16\n" +
+	"\x06tenant\x18\x05 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05queue\x18\x06 \x01(\tR\x05queue\x12\x12\n" +
+	"\x04name\x18\a \x01(\tR\x04name\"S\n" +
 	"\n" +
 	"ClaimState\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
@@ -2155,10 +2276,11 @@ var file_weft_v1_snapshot_proto_goTypes = []any{
 	(*QueueUsage)(nil),   // 8: weft.v1.QueueUsage
 	(*QueueSet)(nil),     // 9: weft.v1.QueueSet
 	(*Inventory)(nil),    // 10: weft.v1.Inventory
-	(*JobSpec)(nil),      // 11: weft.v1.JobSpec
-	(*Cause)(nil),        // 12: weft.v1.Cause
-	(*SaveRef)(nil),      // 13: weft.v1.SaveRef
-	(*Placement)(nil),    // 14: weft.v1.Placement
+	(*StrayAttempt)(nil), // 11: weft.v1.StrayAttempt
+	(*JobSpec)(nil),      // 12: weft.v1.JobSpec
+	(*Cause)(nil),        // 13: weft.v1.Cause
+	(*SaveRef)(nil),      // 14: weft.v1.SaveRef
+	(*Placement)(nil),    // 15: weft.v1.Placement
 }
 var file_weft_v1_snapshot_proto_depIdxs = []int32{
 	7,  // 0: weft.v1.Snapshot.cursors:type_name -> weft.v1.Cursor
@@ -2170,18 +2292,19 @@ var file_weft_v1_snapshot_proto_depIdxs = []int32{
 	8,  // 6: weft.v1.Snapshot.usage:type_name -> weft.v1.QueueUsage
 	9,  // 7: weft.v1.QueueState.set:type_name -> weft.v1.QueueSet
 	10, // 8: weft.v1.NodeState.inventory:type_name -> weft.v1.Inventory
-	11, // 9: weft.v1.JobState.spec:type_name -> weft.v1.JobSpec
-	12, // 10: weft.v1.JobState.cause:type_name -> weft.v1.Cause
-	13, // 11: weft.v1.JobState.saves:type_name -> weft.v1.SaveRef
-	4,  // 12: weft.v1.JobState.attempt:type_name -> weft.v1.AttemptState
-	14, // 13: weft.v1.AttemptState.placements:type_name -> weft.v1.Placement
-	13, // 14: weft.v1.AttemptState.resume_from:type_name -> weft.v1.SaveRef
-	12, // 15: weft.v1.AttemptState.cause:type_name -> weft.v1.Cause
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	11, // 9: weft.v1.NodeState.strays:type_name -> weft.v1.StrayAttempt
+	12, // 10: weft.v1.JobState.spec:type_name -> weft.v1.JobSpec
+	13, // 11: weft.v1.JobState.cause:type_name -> weft.v1.Cause
+	14, // 12: weft.v1.JobState.saves:type_name -> weft.v1.SaveRef
+	4,  // 13: weft.v1.JobState.attempt:type_name -> weft.v1.AttemptState
+	15, // 14: weft.v1.AttemptState.placements:type_name -> weft.v1.Placement
+	14, // 15: weft.v1.AttemptState.resume_from:type_name -> weft.v1.SaveRef
+	13, // 16: weft.v1.AttemptState.cause:type_name -> weft.v1.Cause
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_weft_v1_snapshot_proto_init() }
