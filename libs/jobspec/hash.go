@@ -122,3 +122,15 @@ func (e *encoder) pairs(tag uint64, kvs []*weftv1.KeyValue) {
 		})
 	}
 }
+
+// Digester computes the digest of a bundle while its bytes pass by.
+type Digester struct{ h *blake3.Hasher }
+
+// NewDigester begins a digest.
+func NewDigester() *Digester { return &Digester{blake3.New()} }
+
+// Write adds bytes; it never fails.
+func (d *Digester) Write(p []byte) (int, error) { return d.h.Write(p) }
+
+// Digest names everything written so far.
+func (d *Digester) Digest() string { return "b3-" + hex.EncodeToString(d.h.Sum(nil)) }

@@ -1,0 +1,107 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/jobspec"
+	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
+	"github.com/weft-fabric/weft/services/gateway/internal/auth"
+)
+
+// WatchEvents streams what EVENTS holds for the caller's tenant, and then what comes.
+func (s *Server) WatchEvents(req *apiv1.WatchEventsRequest, st grpc.ServerStreamingServer[apiv1.WatchEventsResponse]) error {
+	ctx, cancel := context.WithCancel(st.Context())
+	defer cancel()
+	who := auth.From(ctx)
+	job := req.GetJob()
+	if job != "" && !jobspec.IsID(job) {
+		// Names are of live jobs; an id may be of a job that has left the state, and its events are still there.
+		j, err := s.lookup(who, job)
+		if err != nil {
+			return err
+		}
+		job = j.ID
+	}
+	last, err := s.Events.Last(ctx)
+	if err != nil {
+		return unavailable("read the events", err)
+	}
+	from := req.GetAfter()
+	switch {
+	case req.GetLive() && !req.GetFollow():
+		return status.Error(codes.InvalidArgument, "live: only new events are asked for, and not to follow them; set follow too")
+	case req.GetLive():
+		from = last
+	case from > last:
+		return status.Errorf(codes.InvalidArgument, "after: cursor %d lies beyond the newest event %d; the stream was made anew, begin with 0", from, last)
+	}
+	r := reading{inbox: s.Events.Open(ctx), from: from, until: last, ends: !req.GetFollow()}
+	r.each = func(in bus.Input) error {
+		tenant := subjectToken(in.Subject, 2)
+		if !who.Sees(tenant) {
+			return nil
+		}
+		ev := ReadEvent(in)
+		if job != "" && ev.GetJob() != job {
+			return nil
+		}
+		return st.Send(ev)
+	}
+	return r.run(ctx, s.quit)
+}
+
+// subjectToken returns the i-th token of a subject, from 0.
+func subjectToken(subject string, i int) string {
+	parts := strings.Split(subject, ".")
+	if i >= len(parts) {
+		return ""
+	}
+	return parts[i]
+}
+
+// cloudEvent is what the gateway reads of an event; everything else passes through untouched.
+type cloudEvent struct {
+	Type    string `json:"type"`
+	Subject string `json:"subject"`
+	Time    string `json:"time"`
+	Data    struct {
+		Job     string `json:"job"`
+		Message string `json:"message"`
+	} `json:"data"`
+}
+
+// ReadEvent turns a stored CloudEvent into what callers get: the event with its cursor, and one line for a person.
+func ReadEvent(in bus.Input) *apiv1.WatchEventsResponse {
+	var ev cloudEvent
+	_ = json.Unmarshal(in.Data, &ev) // what is missing stays empty; the event itself passes as it is
+	var ns int64
+	if t, err := time.Parse(time.RFC3339Nano, ev.Time); err == nil {
+		ns = t.UnixNano()
+	}
+	line := ev.Data.Message
+	if line == "" {
+		line = strings.TrimSpace(ev.Type + " " + ev.Subject)
+	}
+	return apiv1.WatchEventsResponse_builder{
+		Cursor: &in.Seq, Event: new(withCursor(in.Data, in.Seq)), Type: &ev.Type, TimeNs: &ns, Job: &ev.Data.Job, Line: new(oneLine(line)),
+	}.Build()
+}
+
+// withCursor adds the extension attribute weftcursor to a CloudEvent; attributes are text or 32-bit numbers.
+func withCursor(event []byte, seq uint64) string {
+	text := strings.TrimSpace(string(event))
+	body, ok := strings.CutSuffix(text, "}")
+	if !ok || !strings.HasPrefix(text, "{") || strings.TrimSpace(body) == "{" {
+		return text
+	}
+	return body + `,"weftcursor":"` + strconv.FormatUint(seq, 10) + `"}`
+}
