@@ -48,3 +48,12 @@ func CheckObjectName(s string) error {
 	}
 	return nil
 }
+
+// CheckHeader refuses the names that a NATS server acts on: they are set by the adapters alone, and a foreign one is never
+// passed on.
+func CheckHeader(name string) error {
+	if name == "" || len(name) >= 5 && strings.EqualFold(name[:5], "nats-") {
+		return fmt.Errorf("bus: header %q is not for writers to set", name)
+	}
+	return nil
+}

@@ -3,18 +3,88 @@ package busnats
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weft-fabric/weft/libs/bus"
 )
 
-// NewInbox reads a stream, or the part of it that matches filter ("" = all), until ctx ends.
-func NewInbox(ctx context.Context, conn *bus.Conn, stream, filter string) bus.Inbox { return nil }
+// Error codes of JetStream that a writer can act on.
+const (
+	codeWrongLast         = 10071
+	codeWrongLastConstant = 10164
+	codeStoreFailed       = 10077 // "maximum bytes exceeded" and the like
+	codeStorageExceeded   = 10047
+	codeMemoryExceeded    = 10028
+	codeAccountExceeded   = 10002
+	codeMessageTooLarge   = 10054
+)
 
-// NewOutbox writes a stream.
-func NewOutbox(conn *bus.Conn, stream string) bus.Outbox { return nil }
+// mapError turns a client error into one that the ports promise. Whatever leaves open whether the message was stored is
+// bus.ErrUnavailable.
+func mapError(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		switch api.ErrorCode {
+		case codeWrongLast, codeWrongLastConstant:
+			return fmt.Errorf("%s: %w: %s", what, bus.ErrPosition, api.Description)
+		case codeStoreFailed, codeStorageExceeded, codeMemoryExceeded, codeAccountExceeded:
+			return fmt.Errorf("%s: %w: %s", what, bus.ErrFull, api.Description)
+		case codeMessageTooLarge:
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		if api.Code >= 400 && api.Code < 500 && api.Code != 404 && api.Code != 408 {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return fmt.Errorf("%s: %w: %w", what, bus.ErrUnavailable, err)
+}
 
-// NewCaller calls and serves in the connection's account.
-func NewCaller(conn *bus.Conn) bus.Caller { return nil }
+func toNATS(m bus.Message) (*nats.Msg, error) {
+	out := &nats.Msg{Subject: m.Subject, Data: m.Data}
+	if len(m.Header) > 0 {
+		out.Header = make(nats.Header, len(m.Header))
+		for k, v := range m.Header {
+			if err := bus.CheckHeader(k); err != nil {
+				return nil, err
+			}
+			out.Header[k] = []string{v}
+		}
+	}
+	return out, nil
+}
 
-// NewObjects opens a bucket.
-func NewObjects(conn *bus.Conn, bucket string) bus.Objects { return nil }
+func fromHeader(h nats.Header) map[string]string {
+	var out map[string]string
+	for k, v := range h {
+		if len(v) == 0 || bus.CheckHeader(k) != nil {
+			continue
+		}
+		if out == nil {
+			out = make(map[string]string, len(h))
+		}
+		out[k] = v[0]
+	}
+	return out
+}
+
+func same(a, b bus.Message) bool {
+	return a.Subject == b.Subject && string(a.Data) == string(b.Data) && maps.Equal(a.Header, b.Header)
+}
+
+func notify(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

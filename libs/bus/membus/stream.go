@@ -65,6 +65,11 @@ func (s *stream) add(m bus.Message) (uint64, error) {
 	if s.subjects != nil && !slices.ContainsFunc(s.subjects, func(p string) bool { return bus.SubjectMatches(p, m.Subject) }) {
 		return 0, fmt.Errorf("%w: no stream %s for subject %s", bus.ErrUnavailable, s.name, m.Subject)
 	}
+	for k := range m.Header {
+		if err := bus.CheckHeader(k); err != nil {
+			return 0, err
+		}
+	}
 	n := stored{m: bus.Message{Subject: m.Subject, Header: maps.Clone(m.Header), Data: bytes.Clone(m.Data)}}
 	var old uint64
 	if s.perSubject {
