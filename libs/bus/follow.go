@@ -71,7 +71,9 @@ func Follow(ctx context.Context, conn *Conn, stream, filter string, from uint64,
 		case <-f.status: // back: try at once
 			retry = retryMin
 		case <-time.After(retry):
-			retry = min(2*retry, retryMax)
+			if retry = min(2*retry, retryMax); retry == retryMax {
+				slog.Warn("stream cannot be followed, trying on", "stream", stream, "error", err)
+			}
 		}
 	}
 }
@@ -105,9 +107,6 @@ func (f *follower) session(ctx context.Context) error {
 		return fmt.Errorf("bus: follow %s: %w", f.stream, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
-	if err := sub.SetPendingLimits(-1, -1); err != nil {
-		return fmt.Errorf("bus: follow %s: %w", f.stream, err)
-	}
 	want, err := json.Marshal(map[string]any{
 		"batch": fetchBatch, "max_bytes": fetchBytes, "expires": fetchExpires, "idle_heartbeat": fetchHeartbeat,
 	})
