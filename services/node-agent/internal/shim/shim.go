@@ -1,0 +1,398 @@
+package shim
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-fabric/weft/services/node-agent/internal/proc"
+)
+
+// Main is the shim's whole life; it returns the exit code of the process.
+func Main(args []string) int {
+	if len(args) != 1 {
+		fmt.Fprintln(os.Stderr, "weft-shim: started by the agent only")
+		return 2
+	}
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	// Whoever stops agents by signal must not stop ranks. Signals are caught and dropped, not ignored: an ignored signal
+	// would stay ignored in the ranks.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE)
+	s := &shim{dir: args[0], asked: make(chan struct{})}
+	if err := s.run(); err != nil {
+		slog.Error("shim", "run", s.dir, "err", err)
+		return 1
+	}
+	return 0
+}
+
+type shim struct {
+	dir    string
+	launch Launch
+	pids   map[int]uint32 // by pid, ranks not yet reaped
+	procs  map[uint32]proc.ID
+	asked  chan struct{} // closed once stop or kill was asked for
+}
+
+var errVoid = errors.New("given up by an agent before it began")
+
+func (s *shim) run() error {
+	lock, ok, err := Lock(s.dir)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return errors.New("another shim has this run directory")
+	}
+	defer func() { _ = lock.Close() }()
+	if _, err := os.Stat(filepath.Join(s.dir, FileVoid)); err == nil {
+		return errVoid
+	}
+	if ok, err := ReadFile(s.dir, FileLaunch, &s.launch); err != nil || !ok {
+		return fmt.Errorf("no %s: %w", FileLaunch, err)
+	}
+	// Orphans of ranks come to us, so that we can find and reap them even without a cgroup.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("subreaper: %w", err)
+	}
+	self, err := proc.Of(os.Getpid())
+	if err != nil {
+		return err
+	}
+	if err := WriteFile(s.dir, FileShim, self, false); err != nil {
+		return err
+	}
+	control, err := openControl(s.dir)
+	if err != nil {
+		return err
+	}
+	if err := s.start(); err != nil {
+		s.killRanks()
+		s.reapAll(nil)
+		return WriteFile(s.dir, FileExit, Exit{TimeNS: time.Now().UnixNano(), Failure: err.Error()}, true)
+	}
+	go s.supervise(control)
+	var exits []RankExit
+	s.reapAll(func(e RankExit) {
+		exits = append(exits, e)
+		if err := WriteFile(s.dir, FileRankExit(e.Rank), e, true); err != nil {
+			slog.Error("shim: a rank's exit could not be recorded", "rank", e.Rank, "err", err)
+		}
+	})
+	return WriteFile(s.dir, FileExit, Exit{TimeNS: time.Now().UnixNano(), Ranks: exits}, true)
+}
+
+func openControl(dir string) (*os.File, error) {
+	name := filepath.Join(dir, fileControl)
+	if err := unix.Mkfifo(name, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("control: %w", err)
+	}
+	// Also open for writing, so that reading never ends when an agent closes its side.
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("control: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// start starts every rank in order, and says so once all run. A rank that ends meanwhile waits, as a zombie, for reapAll.
+func (s *shim) start() error {
+	s.pids, s.procs = map[int]uint32{}, map[uint32]proc.ID{}
+	leaf, err := s.launch.Group.OpenRanks()
+	if err != nil {
+		return err
+	}
+	if leaf != nil {
+		defer func() { _ = leaf.Close() }()
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = null.Close() }()
+	st := Started{}
+	for _, r := range s.launch.Ranks {
+		pid, err := startRank(r, null, leaf)
+		if err != nil {
+			return fmt.Errorf("rank %d: %w", r.Rank, err)
+		}
+		s.pids[pid] = r.Rank
+		id, err := proc.Of(pid)
+		if err != nil {
+			return fmt.Errorf("rank %d: %w", r.Rank, err)
+		}
+		s.procs[r.Rank] = id
+		st.Ranks = append(st.Ranks, RankPid{r.Rank, id})
+	}
+	st.TimeNS = time.Now().UnixNano()
+	return WriteFile(s.dir, FileStarted, st, false)
+}
+
+func startRank(r Rank, null, leaf *os.File) (int, error) {
+	exe, err := lookPath(r.Argv[0], r.Dir, r.Env)
+	if err != nil {
+		return 0, err
+	}
+	out, err := openOutput(r.Stdout)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = out.Close() }()
+	errOut, err := openOutput(r.Stderr)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = errOut.Close() }()
+	// A session of its own: no terminal, and a process group that holds the rank and what it starts in the usual way.
+	attr := &syscall.ProcAttr{
+		Dir: r.Dir, Env: r.Env,
+		Files: []uintptr{null.Fd(), out.Fd(), errOut.Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	}
+	if leaf != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(leaf.Fd())
+	}
+	pid, err := syscall.ForkExec(exe, r.Argv, attr)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", r.Argv[0], err)
+	}
+	return pid, nil
+}
+
+// openOutput appends, so that an agent may free what was read long ago without moving the end.
+func openOutput(name string) (*os.File, error) {
+	return os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+}
+
+// lookPath finds a command as the rank itself would: in its own PATH and working directory, not in ours.
+func lookPath(name, dir string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
+		}
+		return name, executable(name)
+	}
+	path := "/usr/local/bin:/usr/bin:/bin"
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			path = v
+		}
+	}
+	for _, p := range filepath.SplitList(path) {
+		if p == "" {
+			p = "."
+		}
+		if !filepath.IsAbs(p) {
+			p = filepath.Join(dir, p)
+		}
+		if full := filepath.Join(p, name); executable(full) == nil {
+			return full, nil
+		}
+	}
+	return "", fmt.Errorf("command %q is not in PATH on this node (%s)", name, path)
+}
+
+func executable(name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is a directory", name)
+	case info.Mode()&0o111 == 0:
+		return fmt.Errorf("%s is not executable", name)
+	}
+	return nil
+}
+
+// reapAll waits for every child, ours and those that ranks left to us, and returns when there are none. Once the last
+// rank has ended, what the ranks left running is killed.
+func (s *shim) reapAll(ended func(RankExit)) {
+	for {
+		if len(s.pids) == 0 {
+			s.killRanks()
+		}
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &ws, 0, nil)
+		if errors.Is(err, syscall.EINTR) {
+			continue
+		}
+		if err != nil { // no children
+			return
+		}
+		rank, ok := s.pids[pid]
+		if !ok {
+			continue
+		}
+		delete(s.pids, pid)
+		e := RankExit{Rank: rank, TimeNS: time.Now().UnixNano(), Asked: closed(s.asked)}
+		if ws.Signaled() {
+			e.Signal = int(ws.Signal())
+		} else {
+			e.Code = ws.ExitStatus()
+		}
+		if ended != nil {
+			ended(e)
+		}
+	}
+}
+
+// killRanks kills all ranks and whatever descends from them.
+func (s *shim) killRanks() {
+	if s.launch.Group.Path != "" {
+		if err := s.launch.Group.KillRanks(); err == nil {
+			return
+		}
+	}
+	ids, err := proc.Descendants(os.Getpid())
+	if err != nil {
+		slog.Error("shim: kill", "err", err)
+	}
+	for _, id := range ids {
+		if err := id.Signal(unix.SIGKILL); err != nil && !errors.Is(err, proc.ErrGone) {
+			slog.Error("shim: kill", "pid", id.Pid, "err", err)
+		}
+	}
+}
+
+// terminate asks each rank to end. Only the rank itself gets SIGTERM: a data loader that dies first would disturb the
+// save its parent is about to write. A shell would die without telling the command it waits for, so that gets it instead.
+func (s *shim) terminate() {
+	for rank, id := range s.procs {
+		to := []proc.ID{id}
+		if shells[id.Comm()] {
+			if kids, err := proc.Children(id.Pid); err == nil && len(kids) > 0 {
+				to = kids
+			}
+		}
+		for _, p := range to {
+			if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, proc.ErrGone) {
+				slog.Error("shim: stop", "rank", rank, "err", err)
+			}
+		}
+	}
+}
+
+var shells = map[string]bool{"sh": true, "bash": true, "dash": true, "ash": true, "zsh": true, "ksh": true}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// fenceCheck is how often the fence is looked at; timers stand still while a machine is suspended, the fence doesn't.
+const fenceCheck = time.Second
+
+// supervise obeys commands, and the fence, until the process ends.
+func (s *shim) supervise(control io.Reader) {
+	commands := make(chan string)
+	go func() {
+		for sc := bufio.NewScanner(control); sc.Scan(); {
+			commands <- sc.Text()
+		}
+	}()
+	var killAt time.Time
+	stop := func(at time.Time) {
+		if !closed(s.asked) {
+			close(s.asked)
+		}
+		if killAt.IsZero() || at.Before(killAt) {
+			killAt = at
+		}
+	}
+	began := proc.SinceBoot()
+	tick := time.NewTicker(fenceCheck)
+	defer tick.Stop()
+	deadline := time.NewTimer(time.Hour)
+	defer deadline.Stop()
+	for {
+		if !killAt.IsZero() {
+			deadline.Reset(time.Until(killAt))
+		}
+		select {
+		case line := <-commands:
+			verb, arg, _ := strings.Cut(line, " ")
+			now := time.Now()
+			switch verb {
+			case "stop":
+				ns, err := strconv.ParseInt(arg, 10, 64)
+				if err != nil {
+					slog.Error("shim: control", "line", line)
+					continue
+				}
+				first := !closed(s.asked)
+				stop(time.Unix(0, ns))
+				if first {
+					s.terminate()
+				}
+			case "kill":
+				stop(now)
+			default:
+				slog.Error("shim: control", "line", line)
+			}
+		case <-tick.C:
+			if s.launch.FenceNS == 0 || closed(s.asked) {
+				continue
+			}
+			left := s.contact(began) + s.launch.FenceNS - proc.SinceBoot()
+			if left > s.launch.GraceNS {
+				continue
+			}
+			slog.Warn("shim: this node had no contact; ending its ranks before others take their place", "left", time.Duration(left))
+			stop(time.Now().Add(time.Duration(left)))
+			s.terminate()
+		case <-deadline.C:
+			if !killAt.IsZero() && !time.Now().Before(killAt) {
+				s.killRanks()
+				// Again, should one have been forking just then; the process ends when none is left.
+				killAt = time.Now().Add(100 * time.Millisecond)
+			}
+		}
+	}
+}
+
+// contact is when the agent last had contact; with no answer in the file yet, when this shim began.
+func (s *shim) contact(began int64) int64 {
+	return max(began, ReadContact(s.launch.Contact))
+}
+
+// ReadContact reads a contact file; 0 if there is none.
+func ReadContact(name string) int64 {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return 0
+	}
+	ns, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return ns
+}
+
+// WriteContact is the agent's side: it had contact at ns (proc.SinceBoot).
+func WriteContact(name string, ns int64) error {
+	tmp := name + ".tmp"
+	if err := os.WriteFile(tmp, append(strconv.AppendInt(nil, ns, 10), '\n'), 0o600); err != nil {
+		return fmt.Errorf("contact: %w", err)
+	}
+	if err := os.Rename(tmp, name); err != nil {
+		return fmt.Errorf("contact: %w", err)
+	}
+	return nil
+}
