@@ -420,3 +420,12 @@ func checkLimits(s *State, job *Job, ps []*weftv1.Placement) error {
 	}
 	return nil
 }
+
+// WithoutPorts is a list of free ranges after count ports from base on were taken out of it.
+func WithoutPorts(free []PortRange, base, count uint32) []PortRange {
+	var out []PortRange
+	for _, r := range free {
+		out = append(out, freePorts(r, []PortRange{{base, count}})...)
+	}
+	return out
+}
