@@ -75,9 +75,10 @@ func Open(ctx context.Context, opts Options) (*Provider, error) {
 	p := &Provider{opts: opts, tree: pci.Tree{Root: opts.SysRoot}, wake: make(chan struct{}, 1),
 		work: make(chan func()), closed: make(chan struct{}), done: make(chan struct{})}
 	go p.loop()
-	var err error
-	if waitErr := p.run(ctx, func() { err = p.boot(time.Time{}) }); waitErr != nil {
-		err = waitErr
+	var bootErr error
+	err := p.run(ctx, func() { bootErr = p.boot(time.Time{}) })
+	if err == nil {
+		err = bootErr
 	}
 	if err != nil {
 		_ = p.Close()
