@@ -34,7 +34,9 @@ const (
 )
 
 // FileRankExit is the name of one rank's exit record.
-func FileRankExit(rank uint32) string { return "exit-" + strconv.FormatUint(uint64(rank), 10) + ".json" }
+func FileRankExit(rank uint32) string {
+	return "exit-" + strconv.FormatUint(uint64(rank), 10) + ".json"
+}
 
 // Launch is everything a shim needs.
 type Launch struct {
