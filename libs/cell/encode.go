@@ -181,7 +181,13 @@ func (e *encoder) message(n protowire.Number, m proto.Message) {
 }
 
 func (e *encoder) fields(m protoreflect.Message) {
-	for _, f := range plan(m.Descriptor()) {
+	fs := m.Descriptor().Fields()
+	order := numberOrder(fs)
+	for i := range fs.Len() {
+		f := fs.Get(i)
+		if order != nil {
+			f = order[i]
+		}
 		if !m.Has(f) {
 			continue
 		}
@@ -206,9 +212,15 @@ func (e *encoder) fields(m protoreflect.Message) {
 	e.b = append(e.b, m.GetUnknown()...)
 }
 
-// plan is the order of a message's fields.
-func plan(d protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
-	fs := d.Fields()
+// numberOrder lists fields by number; nil if they are declared in that order, as nearly all are.
+func numberOrder(fs protoreflect.FieldDescriptors) []protoreflect.FieldDescriptor {
+	sorted := true
+	for i := 1; i < fs.Len(); i++ {
+		sorted = sorted && fs.Get(i-1).Number() < fs.Get(i).Number()
+	}
+	if sorted {
+		return nil
+	}
 	out := make([]protoreflect.FieldDescriptor, fs.Len())
 	for i := range out {
 		out[i] = fs.Get(i)

@@ -16,7 +16,8 @@ func Evolve(s *State, f *weftv1.Fact, at int64) {
 	s.evolve(f, at)
 }
 
-func (s *State) evolve(f *weftv1.Fact, at int64) {
+// evolve says whether this version knows the kind of the fact.
+func (s *State) evolve(f *weftv1.Fact, at int64) bool {
 	s.time = max(s.time, at)
 	switch f.WhichKind() {
 	case weftv1.Fact_QueueSet_case:
@@ -81,11 +82,12 @@ func (s *State) evolve(f *weftv1.Fact, at int64) {
 	case weftv1.Fact_JobEvicted_case, weftv1.Fact_PoolScaleRequested_case, weftv1.Fact_InputRejected_case:
 		// Said for readers of events; the facts beside them in the commit carry the change.
 	default:
-		s.evolveNode(f)
+		return s.evolveNode(f)
 	}
+	return true
 }
 
-func (s *State) evolveNode(f *weftv1.Fact) {
+func (s *State) evolveNode(f *weftv1.Fact) bool {
 	switch f.WhichKind() {
 	case weftv1.Fact_NodeJoined_case:
 		e := f.GetNodeJoined()
@@ -128,7 +130,10 @@ func (s *State) evolveNode(f *weftv1.Fact) {
 	case weftv1.Fact_DeviceRecovered_case:
 		e := f.GetDeviceRecovered()
 		s.health(e.GetNode(), e.GetDevice(), weftv1.DeviceHealth_DEVICE_HEALTH_OK, "")
+	default:
+		return false
 	}
+	return true
 }
 
 func (s *State) queueSet(e *weftv1.QueueSet) {
