@@ -49,8 +49,7 @@ func (l *load) read(now time.Time) metric.Values {
 		if now.Before(l.due[c]) {
 			return false
 		}
-		// A tenth of slack keeps a tick that comes a little early from costing a whole period.
-		l.due[c] = now.Add(c.Every() * 9 / 10)
+		l.due[c] = now.Truncate(c.Every()).Add(c.Every())
 		return true
 	}
 	if due(metric.Fast) {

@@ -60,8 +60,8 @@ func (k *known) classes(now time.Time) uint8 {
 	for c := range k.due {
 		if !now.Before(k.due[c]) {
 			bits |= 1 << c
-			// A tenth of slack keeps a tick that comes a little early from costing a whole period.
-			k.due[c] = now.Add(metric.Class(c).Every() * 9 / 10)
+			every := metric.Class(c).Every() // on a grid, so that late ticks do not add up
+			k.due[c] = now.Truncate(every).Add(every)
 		}
 	}
 	return bits
