@@ -41,7 +41,7 @@ const soleGroup = "worker"
 
 // Parse reads a manifest. Errors are *Error.
 func Parse(manifest []byte) (*Manifest, error) {
-	p := &parser{lines: map[string]int{}}
+	p := &parser{lines: map[string]int{}, job: true}
 	m := &Manifest{lines: p.lines}
 	root := p.document(manifest)
 	// status is what `weft get` adds; submit passes over it.
@@ -468,8 +468,8 @@ func (p *parser) times(o object, b *weftv1.JobSpec_builder) {
 		n, at := o.at("estimate")
 		b.EstimateNs = new(p.duration(n, at, time.Second, "9h"))
 		if p.err == nil && b.LimitNs != nil && *b.EstimateNs > *b.LimitNs {
-			p.fail(n, at, "%v is longer than spec.limit %v, which would end the job; raise the limit or lower the estimate",
-				time.Duration(*b.EstimateNs), time.Duration(*b.LimitNs))
+			p.fail(n, at, "%s is longer than spec.limit %s, which would end the job; raise the limit or lower the estimate",
+				formatDuration(*b.EstimateNs), formatDuration(*b.LimitNs))
 		}
 	}
 }

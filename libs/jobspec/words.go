@@ -59,6 +59,9 @@ var misplaced = map[string]string{
 	"priority": "spec.priority", "preemptible": "spec.preemptible", "spot": "spec.spot", "resize": "spec.resize",
 }
 
+// notBuilt are the words of enumerations that are known, and refused for now.
+var notBuilt = []string{"mpi", "live"}
+
 // rankNames are set by the agent for each rank; a job must not.
 var rankNames = []string{
 	"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
@@ -138,7 +141,8 @@ func MaxGrace(fence time.Duration) time.Duration { return fence / 2 }
 // CheckGrace refuses a grace longer than the fence of the cell allows.
 func (m *Manifest) CheckGrace(fence time.Duration) error {
 	if g := time.Duration(m.Spec.GetCheckpoint().GetGraceNs()); fence > 0 && g > MaxGrace(fence) {
-		return m.Errorf("spec.checkpoint.grace", "%v is longer than half the fence of this fabric; write at most %v", g, MaxGrace(fence))
+		return m.Errorf("spec.checkpoint.grace", "%s is longer than half the fence of this fabric; write at most %s",
+			formatDuration(int64(g)), formatDuration(int64(MaxGrace(fence))))
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 type parser struct {
 	err   *Error
 	lines map[string]int
+	job   bool // a job's manifest: hints about its words make sense
 }
 
 func (p *parser) fail(n *yaml.Node, field, format string, args ...any) {
@@ -112,7 +113,7 @@ func (p *parser) object(n *yaml.Node, path string, fields ...string) object {
 	p.pairs(n, path, func(key string, k, v *yaml.Node) {
 		full := join(path, key)
 		if !slices.Contains(fields, key) {
-			p.fail(k, full, "unknown field; %s", suggestField(path, key, fields))
+			p.fail(k, full, "unknown field; %s", p.suggestField(path, key, fields))
 			return
 		}
 		p.lines[full] = k.Line
@@ -263,7 +264,12 @@ func (p *parser) enum(n *yaml.Node, path string, words ...string) int {
 	}
 	i := slices.Index(words, s)
 	if i < 0 {
-		p.fail(n, path, "%q is not known; %s%s", clip(s), didYouMean(s, words), "write one of "+strings.Join(words, ", "))
+		built := slices.DeleteFunc(slices.Clone(words), func(w string) bool { return slices.Contains(notBuilt, w) })
+		cure := didYouMean(s, built)
+		if cure == "" {
+			cure = "write one of " + strings.Join(built, ", ")
+		}
+		p.fail(n, path, "%q is not known; %s", clip(s), cure)
 		return 0
 	}
 	return i
@@ -301,19 +307,17 @@ func kindName(n *yaml.Node) string {
 	return "a single value"
 }
 
-func suggestField(path, key string, fields []string) string {
+// suggestField says what to write in place of an unknown field.
+func (p *parser) suggestField(path, key string, fields []string) string {
 	full, known := misplaced[key]
 	hint, foreign := elsewhere[key]
-	if strings.HasPrefix(path, "queues") {
-		known, foreign = false, false
-	}
 	switch m := didYouMean(key, fields); {
-	case known && full != join(path, key):
+	case p.job && known && full != join(path, key):
 		return "it is " + full
-	case foreign:
+	case p.job && foreign:
 		return hint
 	case m != "":
-		return strings.TrimSuffix(m, "; ")
+		return m
 	}
 	where := path
 	if where == "" {
@@ -322,7 +326,7 @@ func suggestField(path, key string, fields []string) string {
 	return where + " has: " + strings.Join(fields, ", ")
 }
 
-// didYouMean returns "did you mean x? " if one of words is close to s.
+// didYouMean returns "did you mean x?" if one of words is close to s.
 func didYouMean(s string, words []string) string {
 	best, dist := "", 3
 	if len(s) <= 3 {
@@ -345,7 +349,7 @@ func didYouMean(s string, words []string) string {
 	if best == "" {
 		return ""
 	}
-	return "did you mean " + best + "?; "
+	return "did you mean " + best + "?"
 }
 
 // distance is the edit distance with transpositions (optimal string alignment).
