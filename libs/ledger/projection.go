@@ -194,7 +194,8 @@ func (p *Projection[S]) Step(ctx context.Context, now time.Time) (bool, time.Tim
 	if err := p.open(ctx); err != nil {
 		return false, time.Time{}, err
 	}
-	at, rebuilds := p.mark()
+	m := p.mark()
+	at := m.pos
 	recs, err := p.log.Read(ctx, at.Seq+1, readBatch)
 	if err != nil {
 		return false, time.Time{}, fmt.Errorf("read the ledger after %d: %w", at.Seq, err)
@@ -205,7 +206,7 @@ func (p *Projection[S]) Step(ctx context.Context, now time.Time) (bool, time.Tim
 	}
 	p.step.Lock()
 	defer p.step.Unlock()
-	if _, again := p.mark(); again != rebuilds { // what was read belongs to a memory that is gone
+	if p.mark().rebuilds != m.rebuilds { // what was read belongs to a memory that is gone
 		return true, time.Time{}, nil
 	}
 	for _, rec := range recs {
@@ -219,43 +220,73 @@ func (p *Projection[S]) Step(ctx context.Context, now time.Time) (bool, time.Tim
 	return true, time.Time{}, nil
 }
 
-// mark returns the position and how often the memory was replaced.
-func (p *Projection[S]) mark() (Position, uint64) {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.at, p.rebuilds
+// mark is a place in the log as one memory knows it.
+type mark struct {
+	pos      Position
+	commit   uint64
+	rebuilds uint64
 }
 
-// CatchUp steps until everything that the log holds now has been read.
+func (p *Projection[S]) mark() mark {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return mark{pos: p.at, commit: p.commit, rebuilds: p.rebuilds}
+}
+
+// CatchUp steps until everything that the log holds now has been read and is known to continue what was read before.
 func (p *Projection[S]) CatchUp(ctx context.Context, now time.Time) (Tail, error) {
+	if err := p.open(ctx); err != nil {
+		return Tail{}, err
+	}
+	start, verified := p.mark(), false
 	for {
-		if err := p.open(ctx); err != nil {
-			return Tail{}, err
-		}
-		at, _ := p.mark()
+		at := p.mark()
 		tail, err := p.log.Tail(ctx)
 		if err != nil {
 			return Tail{}, fmt.Errorf("ask for the ledger's end: %w", err)
 		}
-		if err := p.compare(at, tail); err != nil {
-			return Tail{}, err
-		}
-		for {
-			if at := p.Position(); at.Seq >= tail.Last && !p.isSuspect() {
-				return tail, nil
-			}
-			did, _, err := p.Step(ctx, now)
-			if err != nil {
+		p.compare(at.pos, tail)
+		for did := true; did && (p.isSuspect() || p.Position().Seq < tail.Last); {
+			if did, _, err = p.Step(ctx, now); err != nil {
 				return Tail{}, err
 			}
 			if err := ctx.Err(); err != nil {
 				return Tail{}, fmt.Errorf("catch up with the ledger: %w", err)
 			}
-			if !did {
-				break // it ends earlier than it said a moment ago: ask again
+		}
+		end := p.mark()
+		switch {
+		case end.pos.Seq < tail.Last || p.isSuspect(): // it ends earlier than it said a moment ago: ask again
+		case verified || end.commit != start.commit || end.rebuilds != start.rebuilds:
+			return tail, nil // a commit that links to what was read proves it
+		default:
+			// Nothing new proves that the newest commit still stands: look at it.
+			if verified, err = p.verify(ctx, end, tail); err != nil {
+				return Tail{}, err
 			}
 		}
 	}
+}
+
+// verify compares the newest commit with what the log holds at its place.
+func (p *Projection[S]) verify(ctx context.Context, at mark, tail Tail) (bool, error) {
+	if at.commit < tail.First || at.commit == 0 {
+		return true, nil
+	}
+	recs, err := p.log.Read(ctx, at.commit, 1)
+	if err != nil {
+		return false, fmt.Errorf("read record %d again: %w", at.commit, err)
+	}
+	p.step.Lock()
+	defer p.step.Unlock()
+	if now := p.mark(); now.rebuilds != at.rebuilds {
+		return false, nil
+	}
+	if len(recs) == 0 || recs[0].Seq != at.commit || !bytes.Equal(Hash(recs[0].Data), at.pos.Hash) {
+		p.broke(at.commit, "another commit stands at this place")
+		return false, nil
+	}
+	return true, nil
 }
 
 func (p *Projection[S]) isSuspect() bool {
@@ -282,26 +313,23 @@ func (p *Projection[S]) idle(ctx context.Context, now time.Time, at Position) (d
 	if err != nil {
 		return false, fmt.Errorf("ask for the ledger's end: %w", err)
 	}
-	if err := p.compare(at, tail); err != nil {
-		return false, err
-	}
+	p.compare(at, tail)
 	return p.isSuspect(), nil
 }
 
 // compare notices that the log has lost its end, or is another one. at was read before the tail was asked for.
-func (p *Projection[S]) compare(at Position, tail Tail) error {
+func (p *Projection[S]) compare(at Position, tail Tail) {
 	p.step.Lock()
 	defer p.step.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if tail.Last >= at.Seq && tail.CreatedNS == p.created {
-		return nil
+		return
 	}
 	p.suspect = true
 	if p.loss == nil && at.Seq > 0 {
 		p.loss = &Loss{Had: at, Tail: tail}
 	}
-	return nil
 }
 
 // Apply folds one record: the leader's own, right after its acknowledgement. A record already read is compared and

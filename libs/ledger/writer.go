@@ -21,7 +21,8 @@ var (
 	ErrMoved = errors.New("ledger: the state moved on since this was decided")
 )
 
-// Writer appends the commits of one service's leader. All methods may be called concurrently; one append is in flight.
+// Writer appends the commits of one service's leader. All methods may be called concurrently, and one append is in flight;
+// but what is committed must have been decided on the state as it is, so one loop decides and commits by turns.
 type Writer[S any] struct {
 	log     Log
 	proj    *Projection[S]
@@ -33,6 +34,7 @@ type Writer[S any] struct {
 
 	append sync.Mutex // held over each append
 	unsure bool       // an append's fate is unknown: read to the tail first; guarded by append
+	last   uint64     // where this writer's last commit, or ErrMoved, left the log; guarded by append
 
 	mu   sync.Mutex
 	term uint64 // the term this replica opened; 0 = it does not lead
@@ -122,25 +124,26 @@ func (w *Writer[S]) lead(ctx context.Context, now time.Time, adopt bool) error {
 
 // Commit appends one commit and folds it. It returns ErrNotLeading, *TooLarge and ErrMoved with nothing appended, and
 // ErrConflict after stepping down. After ErrUnavailable it is unknown whether the commit was stored: the writer still
-// leads, and finds out before the next append.
+// leads, and finds out before the next append; ErrMoved then says that it was.
 func (w *Writer[S]) Commit(ctx context.Context, now time.Time, entries []*weftv1.Entry, cursors []*weftv1.Cursor) (Position, error) {
 	w.append.Lock()
 	defer w.append.Unlock()
 	if !w.Leading() {
 		return Position{}, ErrNotLeading
 	}
-	at := w.proj.Position()
 	if w.unsure {
 		if _, err := w.proj.CatchUp(ctx, now); err != nil {
 			return Position{}, err
 		}
 		w.unsure = false
-		if !w.Leading() {
-			return Position{}, ErrNotLeading
-		}
-		if w.proj.Position().Seq != at.Seq {
-			return Position{}, ErrMoved
-		}
+	}
+	if !w.Leading() {
+		return Position{}, ErrNotLeading
+	}
+	at := w.proj.Position()
+	if at.Seq != w.last {
+		w.last = at.Seq
+		return Position{}, ErrMoved
 	}
 	return w.store(ctx, now, at, at.Term, entries, cursors)
 }
@@ -173,5 +176,6 @@ func (w *Writer[S]) store(ctx context.Context, now time.Time, at Position, term 
 		w.setTerm(0) // stored, but the log changed under this leader: whoever leads next sees what counts
 		return Position{}, fmt.Errorf("%w: %w", ErrConflict, err)
 	}
+	w.last = seq
 	return Position{Seq: seq, Term: term, Hash: Hash(data), TimeNS: c.GetTimeNs()}, nil
 }

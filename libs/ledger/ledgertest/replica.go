@@ -196,9 +196,10 @@ func zombieAfterTailLoss(t *testing.T, h Harness) {
 	a := open(t, h, "a")
 	a.lead(t)
 	a.commit(t, "kept")
+	lose := h.Image(t)
 	a.commit(t, "lost1")
 	a.commit(t, "lost2") // 4
-	h.LoseAfter(t, 2)
+	lose()
 	b := open(t, h, "b")
 	b.lead(t)             // 3'
 	b.commit(t, "new")    // 4'
@@ -232,9 +233,10 @@ func tailLoss(t *testing.T, h Harness) {
 	a, b := open(t, h, "a"), open(t, h, "b")
 	a.lead(t)
 	a.commit(t, "kept")
+	lose := h.Image(t)
 	at := a.commit(t, "lost")
 	b.catchUp(t)
-	h.LoseAfter(t, 2)
+	lose()
 	a.commit2(t)
 	var loss *ledger.Loss
 	if err := a.Writer.Lead(ctxOf(t), a.now); !errors.As(err, &loss) || loss.Had.Seq != at.Seq || loss.Tail.Last != 2 {
@@ -271,9 +273,10 @@ func lossBeyondSnapshot(t *testing.T, h Harness) {
 	a := openWithSnapshots(t, h, "a")
 	a.lead(t)
 	a.commit(t, "kept")
+	lose := h.Image(t)
 	a.commit(t, "lost")
 	a.snapshot(t, h)
-	h.LoseAfter(t, 2)
+	lose()
 	b := openWithSnapshots(t, h, "b") // never saw what was lost, but the snapshot did
 	var loss *ledger.Loss
 	if err := b.Writer.Lead(ctxOf(t), b.now); !errors.As(err, &loss) || loss.Had.Seq != 3 {

@@ -21,9 +21,9 @@ type Harness struct {
 	Open func(t testing.TB) ledger.Log
 	// Force stores data behind the end without any check, as a stranger on the bus can.
 	Force func(t testing.TB, data []byte)
-	// LoseAfter makes the log forget every record after seq, as a disk put back from a backup does. The sequence of the
-	// next record is seq+1 again.
-	LoseAfter func(t testing.TB, seq uint64)
+	// Image copies the log's disk; restore puts the copy back, so that the log forgets what was appended since and gives
+	// the same sequences again.
+	Image func(t testing.TB) (restore func())
 	// Trim removes the records before seq.
 	Trim func(t testing.TB, seq uint64)
 	// Recreate replaces the log by an empty one of the same name.

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	attempt = 6 * time.Second        // one try of a publish or a request
+	attempt = 2 * time.Second        // one try; trying again is harmless, because only one try can fit
 	within  = 20 * time.Second       // one Append, all tries together: longer than two elections of the bus
 	pause   = 100 * time.Millisecond // between tries
 	ahead   = 4096                   // records that the follower may buffer before it waits for the reader
