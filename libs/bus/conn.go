@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -28,6 +29,10 @@ type Conn struct {
 	nc   *nats.Conn
 	js   jetstream.JetStream
 	role Role
+
+	mu   sync.Mutex
+	up   context.Context // ends when the connection is lost
+	drop context.CancelFunc
 }
 
 // Dial connects; it fails rather than wait if nobody answers. A connection that was made reconnects for ever; what is
@@ -42,17 +47,24 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 	}
 	role := Role(o.User)
 	log := slog.With("bus", o.Name, "user", o.User)
+	c := &Conn{role: role}
+	c.setUp()
 	opts := []nats.Option{
 		nats.Name(o.Name), nats.UserInfo(o.User, o.Password), nats.CustomInboxPrefix(InboxPrefix(role)),
 		nats.Timeout(timeout), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(50*time.Millisecond, 200*time.Millisecond),
 		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			c.setDown()
 			if err != nil {
 				log.Warn("bus connection lost", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(c *nats.Conn) { log.Info("bus connection back", "url", c.ConnectedUrlRedacted()) }),
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			c.setUp()
+			log.Info("bus connection back", "url", nc.ConnectedUrlRedacted())
+		}),
+		nats.ClosedHandler(func(*nats.Conn) { c.setDown() }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn("bus error", "error", err) }),
 	}
 	if o.InProcess != nil {
@@ -70,7 +82,34 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 		nc.Close()
 		return nil, fmt.Errorf("bus: %w", err)
 	}
-	return &Conn{nc: nc, js: js, role: role}, nil
+	c.nc, c.js = nc, js
+	return c, nil
+}
+
+func (c *Conn) setUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.up, c.drop = context.WithCancel(context.Background())
+}
+
+func (c *Conn) setDown() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.drop()
+}
+
+// UntilDrop derives a context that also ends when this connection is lost, with ErrUnavailable as its cause: no answer
+// to what was sent before will come, and waiting for one would only add its timeout to the outage.
+func (c *Conn) UntilDrop(ctx context.Context) (context.Context, context.CancelFunc) {
+	c.mu.Lock()
+	up := c.up
+	c.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(up, func() { cancel(ErrUnavailable) })
+	return ctx, func() {
+		stop()
+		cancel(context.Canceled)
+	}
 }
 
 // NC is the NATS connection.

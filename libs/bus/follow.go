@@ -50,7 +50,7 @@ func Follow(ctx context.Context, conn *Conn, stream, filter string, from uint64,
 	defer conn.nc.RemoveStatusListener(f.status)
 	retry := retryMin
 	for {
-		before := f.next
+		before, began := f.next, time.Now()
 		err := f.session(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -62,8 +62,8 @@ func Follow(ctx context.Context, conn *Conn, stream, filter string, from uint64,
 		if f.next != before {
 			retry = retryMin
 		}
-		if errors.Is(err, errRenew) {
-			continue
+		if errors.Is(err, errRenew) && (f.next != before || time.Since(began) > retryMax) {
+			continue // at once; but not round and round, as when two agents claim one node
 		}
 		select {
 		case <-ctx.Done():
@@ -92,14 +92,16 @@ type follower struct {
 
 // session reads by one consumer until that fails.
 func (f *follower) session(ctx context.Context) error {
+	ctx, cancel := f.conn.UntilDrop(ctx)
+	defer cancel()
 	name, err := f.create(ctx)
 	if err != nil {
 		return err
 	}
 	nc := f.conn.nc
-	defer func() { // an abandoned consumer would end by itself; this is only faster
-		_ = nc.Publish("$JS.API.CONSUMER.DELETE."+f.stream+"."+name, nil)
-	}()
+	if _, fixed := f.conn.role.node(); !fixed { // an abandoned consumer would end by itself; this is only faster
+		defer func() { _ = nc.Publish("$JS.API.CONSUMER.DELETE."+f.stream+"."+name, nil) }()
+	}
 	inbox := nc.NewInbox()
 	in := make(chan *nats.Msg, 4*fetchBatch)
 	sub, err := nc.ChanSubscribe(inbox+".*", in)
@@ -137,8 +139,6 @@ func (f *follower) session(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-f.status:
-			return errRenew
 		case <-silence.C:
 			return errRenew
 		case m = <-in:

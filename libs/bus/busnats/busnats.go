@@ -25,10 +25,13 @@ const (
 )
 
 // mapError turns a client error into one that the ports promise. Whatever leaves open whether the message was stored is
-// bus.ErrUnavailable.
-func mapError(what string, err error) error {
+// bus.ErrUnavailable. ctx is the one that was used.
+func mapError(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), bus.ErrUnavailable) {
+		return fmt.Errorf("%s: %w", what, ctx.Err())
 	}
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
@@ -44,7 +47,7 @@ func mapError(what string, err error) error {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) {
+	if errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return fmt.Errorf("%s: %w: %w", what, bus.ErrUnavailable, err)

@@ -23,16 +23,23 @@ const (
 const serverBacklog = 16384
 
 // NewCaller calls and serves in the connection's account.
-func NewCaller(conn *bus.Conn) bus.Caller { return caller{conn.NC()} }
+func NewCaller(conn *bus.Conn) bus.Caller { return caller{conn, conn.NC()} }
 
-type caller struct{ nc *nats.Conn }
+type caller struct {
+	conn *bus.Conn
+	nc   *nats.Conn
+}
 
 func (c caller) Call(subject string, data []byte, timeout time.Duration) bus.Pending {
 	p := &pending{done: make(chan struct{})}
 	go func() {
-		m, err := c.nc.Request(subject, data, timeout)
+		defer close(p.done)
+		ctx, undrop := c.conn.UntilDrop(context.Background())
+		defer undrop()
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		m, err := c.nc.RequestWithContext(ctx, subject, data)
 		p.reply = reply(subject, m, err)
-		close(p.done)
 	}()
 	return p
 }

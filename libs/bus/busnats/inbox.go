@@ -152,9 +152,11 @@ func (i *inbox) rewind(ctx context.Context, life int, from uint64) uint64 {
 }
 
 func (i *inbox) Stream(ctx context.Context) (string, int64, error) {
+	ctx, cancel := i.conn.UntilDrop(ctx)
+	defer cancel()
 	s, err := i.conn.JS().Stream(ctx, i.stream)
 	if err != nil {
-		return "", 0, mapError("read "+i.stream, err)
+		return "", 0, mapError(ctx, "read "+i.stream, err)
 	}
 	return i.stream, s.CachedInfo().Created.UnixNano(), nil
 }
@@ -163,11 +165,13 @@ func (i *inbox) Trim(ctx context.Context, seq uint64) error {
 	if seq == 0 {
 		return nil
 	}
+	ctx, cancel := i.conn.UntilDrop(ctx)
+	defer cancel()
 	s, err := i.conn.JS().Stream(ctx, i.stream)
 	if err != nil {
-		return mapError("trim "+i.stream, err)
+		return mapError(ctx, "trim "+i.stream, err)
 	}
-	return mapError("trim "+i.stream, s.Purge(ctx, jetstream.WithPurgeSequence(seq+1)))
+	return mapError(ctx, "trim "+i.stream, s.Purge(ctx, jetstream.WithPurgeSequence(seq+1)))
 }
 
 func (i *inbox) Wake() <-chan struct{} { return i.wake }

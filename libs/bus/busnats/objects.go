@@ -35,7 +35,7 @@ type objects struct {
 func (o *objects) store(ctx context.Context) (jetstream.ObjectStore, error) {
 	s, err := o.conn.JS().ObjectStore(ctx, o.bucket)
 	if err != nil {
-		return nil, mapError("bucket "+o.bucket, err)
+		return nil, mapError(ctx, "bucket "+o.bucket, err)
 	}
 	return s, nil
 }
@@ -44,6 +44,8 @@ func (o *objects) Put(ctx context.Context, name string, r io.Reader) error {
 	if err := bus.CheckObjectName(name); err != nil {
 		return err
 	}
+	ctx, cancel := o.conn.UntilDrop(ctx)
+	defer cancel()
 	s, err := o.store(ctx)
 	if err != nil {
 		return err
@@ -54,7 +56,7 @@ func (o *objects) Put(ctx context.Context, name string, r io.Reader) error {
 		if src.err != nil {
 			return fmt.Errorf("put %s: %w", name, src.err)
 		}
-		return mapError("put "+name, err)
+		return mapError(ctx, "put "+name, err)
 	}
 	return nil
 }
@@ -86,7 +88,7 @@ func (o *objects) info(ctx context.Context, name string) (*jetstream.ObjectInfo,
 	key := base64.URLEncoding.EncodeToString([]byte(name))
 	m, err := o.conn.NC().RequestWithContext(ctx, "$JS.API.DIRECT.GET.OBJ_"+o.bucket+".$O."+o.bucket+".M."+key, nil)
 	if err != nil {
-		return nil, mapError("get "+name, err)
+		return nil, mapError(ctx, "get "+name, err)
 	}
 	if s := m.Header.Get("Status"); s != "" {
 		if s == "404" {
@@ -165,16 +167,16 @@ func (r *object) fetch() error {
 	inbox := nc.NewInbox()
 	sub, err := nc.SubscribeSync(inbox)
 	if err != nil {
-		return mapError("get "+r.name, err)
+		return mapError(ctx, "get "+r.name, err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	if err := nc.PublishRequest("$JS.API.DIRECT.GET.OBJ_"+r.o.bucket, inbox, req); err != nil {
-		return mapError("get "+r.name, err)
+		return mapError(ctx, "get "+r.name, err)
 	}
 	for range want {
 		m, err := sub.NextMsgWithContext(ctx)
 		if err != nil {
-			return mapError("get "+r.name, err)
+			return mapError(ctx, "get "+r.name, err)
 		}
 		switch status := m.Header.Get("Status"); status {
 		case "":
@@ -208,6 +210,8 @@ func (o *objects) Has(ctx context.Context, name string) (bool, error) {
 }
 
 func (o *objects) List(ctx context.Context, prefix string) ([]string, error) {
+	ctx, cancel := o.conn.UntilDrop(ctx)
+	defer cancel()
 	s, err := o.store(ctx)
 	if err != nil {
 		return nil, err
@@ -217,7 +221,7 @@ func (o *objects) List(ctx context.Context, prefix string) ([]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, mapError("list "+o.bucket, err)
+		return nil, mapError(ctx, "list "+o.bucket, err)
 	}
 	var names []string
 	for _, i := range infos {
@@ -230,16 +234,20 @@ func (o *objects) List(ctx context.Context, prefix string) ([]string, error) {
 }
 
 func (o *objects) Delete(ctx context.Context, name string) error {
+	ctx, cancel := o.conn.UntilDrop(ctx)
+	defer cancel()
 	s, err := o.store(ctx)
 	if err != nil {
 		return err
 	}
 	if err := s.Delete(ctx, name); err != nil && !errors.Is(err, jetstream.ErrObjectNotFound) {
-		return mapError("delete "+name, err)
+		return mapError(ctx, "delete "+name, err)
 	}
 	return nil
 }
 
 func (o *objects) timeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, bus.APITimeout)
+	ctx, undrop := o.conn.UntilDrop(ctx)
+	ctx, cancel := context.WithTimeout(ctx, bus.APITimeout)
+	return ctx, func() { cancel(); undrop() }
 }

@@ -21,13 +21,15 @@ type outbox struct {
 }
 
 func (o *outbox) publish(ctx context.Context, m bus.Message, opts ...jetstream.PublishOpt) (uint64, error) {
+	ctx, cancel := o.conn.UntilDrop(ctx)
+	defer cancel()
 	msg, err := toNATS(m)
 	if err != nil {
 		return 0, err
 	}
 	ack, err := o.conn.JS().PublishMsg(ctx, msg, append(opts, jetstream.WithExpectStream(o.name))...)
 	if err != nil {
-		return 0, mapError("write "+o.name, err)
+		return 0, mapError(ctx, "write "+o.name, err)
 	}
 	return ack.Sequence, nil
 }
@@ -55,6 +57,8 @@ func (o *outbox) Append(ctx context.Context, expected uint64, m bus.Message) (ui
 }
 
 func (o *outbox) at(ctx context.Context, seq uint64) (bus.Message, bool) {
+	ctx, cancel := o.conn.UntilDrop(ctx)
+	defer cancel()
 	if ctx.Err() != nil {
 		return bus.Message{}, false
 	}
@@ -74,10 +78,12 @@ func fromRaw(r *jetstream.RawStreamMsg) bus.Message {
 }
 
 func (o *outbox) Last(ctx context.Context) (bus.Message, uint64, bool, error) {
+	ctx, cancel := o.conn.UntilDrop(ctx)
+	defer cancel()
 	for try := 0; ; try++ {
 		s, err := o.conn.JS().Stream(ctx, o.name)
 		if err != nil {
-			return bus.Message{}, 0, false, mapError("read "+o.name, err)
+			return bus.Message{}, 0, false, mapError(ctx, "read "+o.name, err)
 		}
 		st := s.CachedInfo().State
 		if st.Msgs == 0 {
@@ -88,7 +94,7 @@ func (o *outbox) Last(ctx context.Context) (bus.Message, uint64, bool, error) {
 			continue
 		}
 		if err != nil {
-			return bus.Message{}, 0, false, mapError("read "+o.name, err)
+			return bus.Message{}, 0, false, mapError(ctx, "read "+o.name, err)
 		}
 		return fromRaw(raw), raw.Sequence, true, nil
 	}
@@ -113,16 +119,18 @@ func (o *outbox) Put(ctx context.Context, expected uint64, m bus.Message) (uint6
 }
 
 func (o *outbox) Get(ctx context.Context, subject string) (bus.Message, uint64, bool, error) {
+	ctx, cancel := o.conn.UntilDrop(ctx)
+	defer cancel()
 	s, err := o.conn.JS().Stream(ctx, o.name)
 	if err != nil {
-		return bus.Message{}, 0, false, mapError("read "+o.name, err)
+		return bus.Message{}, 0, false, mapError(ctx, "read "+o.name, err)
 	}
 	raw, err := s.GetLastMsgForSubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return bus.Message{}, 0, false, nil
 	}
 	if err != nil {
-		return bus.Message{}, 0, false, mapError("read "+o.name, err)
+		return bus.Message{}, 0, false, mapError(ctx, "read "+o.name, err)
 	}
 	return fromRaw(raw), raw.Sequence, true, nil
 }
