@@ -1,0 +1,19 @@
+package nodeagent
+
+import (
+	"context"
+
+	"github.com/weft-fabric/weft/libs/device"
+	"github.com/weft-fabric/weft/services/node-agent/internal/nvml"
+)
+
+// OpenNVML opens this machine's NVIDIA devices; library may name the file of libnvidia-ml.so.1. Where there are none to
+// open it fails with device.ErrNoLibrary, in one line with the cure. Main must have called MaybeShim: the library runs
+// in a child process of the same binary.
+func OpenNVML(ctx context.Context, library string) (device.Provider, error) {
+	p, err := nvml.Open(ctx, nvml.Options{Library: library})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
