@@ -7,11 +7,11 @@ import (
 	"github.com/weft-fabric/weft/services/node-agent/internal/nvml"
 )
 
-// OpenNVML opens this machine's NVIDIA devices; library may name the file of libnvidia-ml.so.1. Where there are none to
+// OpenNVML opens this machine's NVIDIA devices; WEFT_NVML_LIBRARY may name the library. Where there are none to
 // open it fails with device.ErrNoLibrary, in one line with the cure. Main must have called MaybeShim: the library runs
 // in a child process of the same binary.
-func OpenNVML(ctx context.Context, library string) (device.Provider, error) {
-	p, err := nvml.Open(ctx, nvml.Options{Library: library})
+func OpenNVML(ctx context.Context) (device.Provider, error) {
+	p, err := nvml.Open(ctx, nvml.Options{})
 	if err != nil {
 		return nil, err
 	}
