@@ -21,7 +21,7 @@ func Describe(c *weftv1.Cause) string {
 	case weftv1.CauseKind_CAUSE_KIND_DEVICE_FAULT:
 		what = "a device of " + c.GetNode() + " failed"
 	case weftv1.CauseKind_CAUSE_KIND_NODE_LOST:
-		what = "node " + c.GetNode() + " was lost"
+		what = "the ranks on " + c.GetNode() + " were lost"
 	case weftv1.CauseKind_CAUSE_KIND_PORT_BUSY:
 		what = "a port on " + c.GetNode() + " was busy"
 	case weftv1.CauseKind_CAUSE_KIND_LAUNCH_FAILED:

@@ -248,7 +248,9 @@ func (s *State) attemptEnded(e *weftv1.AttemptEnded, at int64) {
 			if a.Stopping {
 				until = j.PhaseSince
 			}
-			j.GPULost += cards(a.Placements, "", max(until-since, 0))
+			if k := e.GetCause().GetKind(); k != weftv1.CauseKind_CAUSE_KIND_CANCELLED && k != weftv1.CauseKind_CAUSE_KIND_LIMIT {
+				j.GPULost += cards(a.Placements, "", max(until-since, 0))
+			}
 		}
 		j.Attempt = nil
 		return true
@@ -311,7 +313,7 @@ func (s *State) endJob(id string, to Phase, at int64, with func(*Job)) {
 		if j.Attempt != nil || !j.move(to, at) {
 			return false
 		}
-		j.Ended, j.NotBefore = at, 0
+		j.Ended, j.NotBefore, j.Degraded = at, 0, false
 		with(j)
 		return true
 	})

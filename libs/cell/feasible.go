@@ -141,9 +141,9 @@ type Infeasible struct {
 
 func (e *Infeasible) Error() string {
 	if e.Node == "" {
-		return e.Filter + ": " + e.Message
+		return e.Message
 	}
-	return e.Filter + " on " + e.Node + ": " + e.Message
+	return e.Node + ": " + e.Message
 }
 
 func no(filter, node, format string, args ...any) error {
@@ -285,15 +285,15 @@ func (f *NodeFree) fits(spec *weftv1.JobSpec, p *weftv1.Placement) error {
 			left[d] = f.DeviceMilli[d]
 		}
 		if left[d] -= p.GetMilli(); left[d] < 0 {
-			return no(FilterDevices, name, "device %d has %d milli free, needs %d", d, f.DeviceMilli[d], p.GetMilli())
+			return no(FilterDevices, name, "device %d has %d thousandths free, needs %d", d, f.DeviceMilli[d], p.GetMilli())
 		}
 	}
 	a := PlacementAmounts(spec, p)
 	if a.CPUMilli > f.CPUMilli {
-		return no(FilterCPU, name, "%d milli free, needs %d", f.CPUMilli, a.CPUMilli)
+		return no(FilterCPU, name, "%d thousandths of a core free, needs %d", f.CPUMilli, a.CPUMilli)
 	}
 	if a.MemoryBytes > f.MemoryBytes {
-		return no(FilterMemory, name, "%d bytes free, needs %d", f.MemoryBytes, a.MemoryBytes)
+		return no(FilterMemory, name, "%d bytes of memory free, needs %d", f.MemoryBytes, a.MemoryBytes)
 	}
 	f.take(spec, p, true)
 	return f.takePorts(p)

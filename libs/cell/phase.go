@@ -21,14 +21,14 @@ const (
 var Phases = []Phase{Queued, Starting, Running, Stopping, Backoff, Succeeded, Failed, Cancelled}
 
 // Moves is the table of allowed transitions; the empty phase is a job not yet submitted. The diagram in
-// docs/architecture.md is generated from it. Nothing succeeds while it is being stopped: a rank that saves and exits 0
-// because it was asked to end has not finished its work.
+// docs/architecture.md is generated from it. A stopping job succeeds only if every rank had finished before the order to
+// stop reached it: one that saves and exits 0 because it was asked to end has not finished its work.
 var Moves = map[Phase][]Phase{
 	"":        {Queued},
 	Queued:    {Starting, Cancelled},
 	Starting:  {Running, Stopping},
 	Running:   {Stopping, Succeeded},
-	Stopping:  {Queued, Backoff, Failed, Cancelled},
+	Stopping:  {Queued, Backoff, Succeeded, Failed, Cancelled},
 	Backoff:   {Queued, Cancelled},
 	Succeeded: nil,
 	Failed:    nil,

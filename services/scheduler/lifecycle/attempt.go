@@ -86,7 +86,8 @@ func (d *decision) released(job string, attempt uint32, node string, completed b
 		if completed {
 			d.started(job, attempt, node) // it ran, even if the report of its start was lost with an agent
 		} else {
-			c := cause(weftv1.CauseKind_CAUSE_KIND_EXIT, node, "the node gave the attempt up without saying how its ranks ended")
+			// No rank failed, and nobody here asked: the agent stopped them itself, being out of contact for too long.
+			c := cause(weftv1.CauseKind_CAUSE_KIND_NODE_LOST, node, "out of contact, the node stopped its ranks")
 			d.fail(job, c, a.RanksOn(node))
 		}
 	}
@@ -102,7 +103,7 @@ func (d *decision) settle(job string) {
 	}
 	a := j.Attempt
 	ended := weftv1.AttemptEnded_builder{Job: &job, Attempt: &a.Number}
-	if !a.Stopping {
+	if len(a.Completed) == len(a.Nodes()) {
 		d.emit(weftv1.Fact_builder{AttemptEnded: ended.Build()})
 		d.emit(weftv1.Fact_builder{JobSucceeded: weftv1.JobSucceeded_builder{Job: &job}.Build()})
 		return
@@ -119,10 +120,20 @@ func (d *decision) settle(job string) {
 	case !Charged(kind):
 		d.requeue(j, c, false)
 	case j.Restarts >= d.p.restarts(j.Spec):
-		d.failed(job, c, fmt.Sprintf("%s; all %d restarts are used", cell.Describe(c), d.p.restarts(j.Spec)))
+		d.failed(job, c, cell.Describe(c)+"; "+used(d.p.restarts(j.Spec)))
 	default:
 		d.requeue(j, c, true)
 	}
+}
+
+func used(restarts uint32) string {
+	switch restarts {
+	case 0:
+		return "restart.max is 0"
+	case 1:
+		return "its one restart is used"
+	}
+	return fmt.Sprintf("all %d restarts are used", restarts)
 }
 
 func (d *decision) failed(job string, c *weftv1.Cause, reason string) {

@@ -60,23 +60,27 @@ func cloudEvent(id string, at int64, f *weftv1.Fact, s *cell.State) Event {
 	m := f.ProtoReflect()
 	field := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
 	fact := m.Get(field).Message()
-	typ := strings.ReplaceAll(string(field.Name()), "_", "-")
+	typ := eventToken(string(field.Name()))
 	ev := Event{Tenant: CellTenant, Type: typ, Job: text(fact, "job")}
 	env := envelope{
-		SpecVersion: "1.0", ID: id, Source: "/weft/ledger", Type: "weft." + typ, ContentType: "application/json",
+		SpecVersion: "1.0", ID: id, Source: "/weft/ledger", Type: EventType(string(field.Name())), ContentType: "application/json",
 		Time: time.Unix(0, at).UTC().Format(time.RFC3339Nano), Subject: ev.Job,
 	}
-	if ev.Job != "" {
+	switch {
+	case f.HasInputRejected():
+		// It may name a job that does not exist yet, and then the owner would depend on when one looks.
+	case ev.Job != "":
 		who := ownerOf(s, ev.Job)
 		if who.tenant != "" {
 			ev.Tenant = who.tenant
 		}
 		env.Queue, env.Name = who.queue, who.name
 		env.Traceparent = traceparent(ev.Job, attemptOf(fact))
-	} else if q := text(fact, "queue"); q != "" {
+	case text(fact, "queue") != "":
+		q := text(fact, "queue")
 		ev.Tenant, env.Subject, env.Queue = cell.Tenant(q), q, q
-	} else if n := text(fact, "node"); n != "" {
-		env.Subject = n
+	default:
+		env.Subject = text(fact, "node")
 	}
 	env.Tenant = ev.Tenant
 	env.Data = data(fact.Interface())
@@ -87,6 +91,12 @@ func cloudEvent(id string, at int64, f *weftv1.Fact, s *cell.State) Event {
 	ev.JSON = b
 	return ev
 }
+
+// EventType is the CloudEvents type of a kind of fact, such as weft.job-placed for job_placed.
+func EventType(kind string) string { return "weft." + eventToken(kind) }
+
+// eventToken is the same as a subject token.
+func eventToken(kind string) string { return strings.ReplaceAll(kind, "_", "-") }
 
 type owner struct{ tenant, queue, name string }
 

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -96,26 +97,26 @@ func (d *decision) deviceFault(n *cell.Node, e *weftv1.DeviceFault, at int64) {
 		return
 	}
 	failed := n.Inventory.GetDevices()[device].GetHealth() == weftv1.DeviceHealth_DEVICE_HEALTH_FAILED
-	d.deviceHealth(n, device, failed, !e.GetRecovered(), e.GetReason())
-	if e.GetRecovered() || failed {
+	d.deviceHealth(n.Name, device, failed, !e.GetRecovered(), e.GetReason(), at)
+}
+
+// deviceHealth notes that a device failed, and ends the attempts that use it, or that it recovered.
+func (d *decision) deviceHealth(node string, device uint32, was, is bool, reason string, at int64) {
+	if was && !is {
+		d.emit(weftv1.Fact_builder{DeviceRecovered: weftv1.DeviceRecovered_builder{Node: &node, Device: &device}.Build()})
+	}
+	if was || !is {
 		return
 	}
-	for _, j := range d.onNode(n.Name) {
+	d.emit(weftv1.Fact_builder{DeviceFailed: weftv1.DeviceFailed_builder{Node: &node, Device: &device, Reason: some(reason)}.Build()})
+	n := d.s.Node(node)
+	for _, j := range d.onNode(node) {
 		if ranks := ranksOnDevice(j, n, device); ranks != nil {
-			c := cause(weftv1.CauseKind_CAUSE_KIND_DEVICE_FAULT, n.Name, fmt.Sprintf("device %d failed: %s", device, e.GetReason()))
+			c := cause(weftv1.CauseKind_CAUSE_KIND_DEVICE_FAULT, node, strings.TrimSuffix(fmt.Sprintf("device %d: %s", device, reason), ": "))
 			c.SetRank(ranks[0])
 			c.SetTimeNs(at)
 			d.fail(j.ID, c, ranks)
 		}
-	}
-}
-
-func (d *decision) deviceHealth(n *cell.Node, device uint32, was, is bool, reason string) {
-	switch {
-	case is && !was:
-		d.emit(weftv1.Fact_builder{DeviceFailed: weftv1.DeviceFailed_builder{Node: &n.Name, Device: &device, Reason: some(reason)}.Build()})
-	case was && !is:
-		d.emit(weftv1.Fact_builder{DeviceRecovered: weftv1.DeviceRecovered_builder{Node: &n.Name, Device: &device}.Build()})
 	}
 }
 
@@ -222,24 +223,8 @@ func (d *decision) inventory(node string, inv *weftv1.Inventory) {
 	}
 	for i, dev := range inv.GetDevices() { // a device that failed while the agent was away
 		was := before.GetDevices()[i].GetHealth() == weftv1.DeviceHealth_DEVICE_HEALTH_FAILED
-		if is := dev.GetHealth() == weftv1.DeviceHealth_DEVICE_HEALTH_FAILED; is != was {
-			d.deviceHealth(d.s.Node(node), uint32(i), was, is, dev.GetHealthReason())
-			d.faultJobs(node, uint32(i), is, dev.GetHealthReason())
-		}
-	}
-}
-
-func (d *decision) faultJobs(node string, device uint32, failed bool, reason string) {
-	if !failed {
-		return
-	}
-	n := d.s.Node(node)
-	for _, j := range d.onNode(node) {
-		if ranks := ranksOnDevice(j, n, device); ranks != nil {
-			c := cause(weftv1.CauseKind_CAUSE_KIND_DEVICE_FAULT, node, fmt.Sprintf("device %d failed: %s", device, reason))
-			c.SetRank(ranks[0])
-			d.fail(j.ID, c, ranks)
-		}
+		is := dev.GetHealth() == weftv1.DeviceHealth_DEVICE_HEALTH_FAILED
+		d.deviceHealth(node, uint32(i), was, is, dev.GetHealthReason(), 0)
 	}
 }
 

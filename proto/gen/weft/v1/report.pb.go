@@ -1287,7 +1287,7 @@ type AttemptReleased_builder struct {
 
 	Job     *string
 	Attempt *uint32
-	// Every rank that the node had of the attempt exited 0.
+	// Every rank that the node had of the attempt exited 0, before anything asked it to stop.
 	Completed *bool
 }
 
