@@ -37,6 +37,9 @@ type Dirs struct {
 // SaveDir is where a job's saves are.
 func (n Node) SaveDir(tenant, job string) string { return filepath.Join(n.SavesDir, tenant, job) }
 
+// JobOutput is WEFT_OUTPUT_DIR, which survives the attempts.
+func (n Node) JobOutput(tenant, job string) string { return filepath.Join(n.OutputDir, tenant, job) }
+
 // passed are the variables of the agent's own environment that ranks get. All others stay: one may be a credential.
 var passed = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME",
@@ -248,7 +251,7 @@ func identity(e *env, n Node, a *weftv1.AssignedAttempt, spec *weftv1.JobSpec, g
 	e.set("WEFT_NODE", n.Name)
 	e.set("WEFT_CHECKPOINT_DIR", n.SaveDir(a.GetTenant(), a.GetJob()))
 	e.set("WEFT_RESUME_FROM", resume)
-	e.set("WEFT_OUTPUT_DIR", filepath.Join(n.OutputDir, a.GetTenant(), a.GetJob()))
+	e.set("WEFT_OUTPUT_DIR", n.JobOutput(a.GetTenant(), a.GetJob()))
 	c := spec.GetCheckpoint()
 	e.seconds("WEFT_CHECKPOINT_LIGHT", c.GetLightNs())
 	e.seconds("WEFT_CHECKPOINT_FULL", c.GetFullNs())

@@ -55,9 +55,9 @@ const publishWithin = 500 * time.Millisecond
 
 // Shell is the sampler, a run.Shell: it acts on time alone.
 type Shell struct {
-	cfg  Config
-	dev  device.Provider // nil = a machine without devices
-	out  bus.Outbox
+	cfg      Config
+	dev      device.Provider // nil = a machine without devices
+	out      bus.Outbox
 	batch    *metric.Batch // being filled; nil between
 	column   map[key]int   // of batch
 	seq      uint64
