@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -38,25 +37,8 @@ func Apply(ctx context.Context, core, nodes *Conn, opts ApplyOptions) error {
 		} else if v == ConfigVersion && have.Replicas == replicas && len(differences(want, have)) == 0 {
 			return nil
 		}
-		_, err = c.js.UpdateStream(ctx, want)
-		return err
+		return update(ctx, c.js, want)
 	})
-}
-
-// create retries what the server answers while it still removes the directory of an account's last stream.
-func create(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
-	for wait := 50 * time.Millisecond; ; wait *= 2 {
-		_, err := js.CreateStream(ctx, cfg)
-		var api *jetstream.APIError
-		if !errors.As(err, &api) || api.ErrorCode != 10049 || wait > time.Second {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(wait):
-		}
-	}
 }
 
 // Verify refuses a bus whose streams are missing, weaker than declared, or made by a newer program.

@@ -24,7 +24,7 @@ type Msg struct {
 	Pending   uint64 // how many matching messages the stream held behind it; 0 = the reader is at the tail
 }
 
-// ErrRewound: the stream is not the one read so far: it was made anew, or its tail was lost.
+// ErrRewound means: the stream is not the one read so far: it was made anew, or its tail was lost.
 var ErrRewound = errors.New("bus: the stream ends before what was read from it")
 
 const (

@@ -39,13 +39,13 @@ type Message struct {
 	Data    []byte
 }
 
-// ErrPosition: the stream's end, or the key's last write, is not where the writer believed.
+// ErrPosition means: the stream's end, or the key's last write, is not where the writer believed.
 var ErrPosition = errors.New("bus: the stream moved on under this writer")
 
-// ErrFull: the stream refuses more until its reader trims.
+// ErrFull means: the stream refuses more until its reader trims.
 var ErrFull = errors.New("bus: stream full")
 
-// ErrUnavailable: no answer in time; whether the message was stored is unknown.
+// ErrUnavailable means: no answer in time; whether the message was stored is unknown.
 var ErrUnavailable = errors.New("bus: unavailable")
 
 // Outbox writes one stream.
@@ -70,7 +70,7 @@ type Reply struct {
 	Err  error // ErrNoAnswer, a *Refusal, or a transport error
 }
 
-// ErrNoAnswer: nobody answered in time.
+// ErrNoAnswer means: nobody answered in time.
 var ErrNoAnswer = errors.New("bus: no answer")
 
 // Refusal is an error that the callee sent back: Code is stable and for programs, Message for people.
@@ -122,7 +122,7 @@ type Caller interface {
 	Serve(subject, queue string) (Server, error)
 }
 
-// ErrNotFound: no object of that name, or not completely stored.
+// ErrNotFound means: no object of that name, or not completely stored.
 var ErrNotFound = errors.New("bus: no such object")
 
 // Objects is one bucket of blobs that are named once and then never change: bundles, specs, snapshots. Names are one

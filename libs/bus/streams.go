@@ -1,6 +1,8 @@
 package bus
 
 import (
+	"context"
+	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -125,6 +127,27 @@ func (d Declaration) config(replicas int) jetstream.StreamConfig {
 		c.PersistMode = jetstream.AsyncPersistMode
 	}
 	return c
+}
+
+// create retries what the server answers while it still removes the directory of an account's last stream.
+func create(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
+	for wait := 50 * time.Millisecond; ; wait *= 2 {
+		_, err := js.CreateStream(ctx, cfg)
+		var api *jetstream.APIError
+		if !errors.As(err, &api) || api.ErrorCode != 10049 || wait > time.Second {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait):
+		}
+	}
+}
+
+func update(ctx context.Context, js jetstream.JetStream, cfg jetstream.StreamConfig) error {
+	_, err := js.UpdateStream(ctx, cfg)
+	return err
 }
 
 // Subjects of the two ledgers.

@@ -12,7 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weft-fabric/weft/libs/bus"
@@ -25,18 +27,29 @@ const (
 
 // NewObjects opens a bucket. It has the layout of a NATS object store, so that the field's tools can read it; reading uses
 // direct gets alone, which permissions can allow without any consumer.
-func NewObjects(conn *bus.Conn, bucket string) bus.Objects { return &objects{conn, bucket} }
+func NewObjects(conn *bus.Conn, bucket string) bus.Objects {
+	return &objects{conn: conn, bucket: bucket}
+}
 
 type objects struct {
 	conn   *bus.Conn
 	bucket string
+
+	mu    sync.Mutex
+	cache jetstream.ObjectStore // once it was found
 }
 
 func (o *objects) store(ctx context.Context) (jetstream.ObjectStore, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.cache != nil {
+		return o.cache, nil
+	}
 	s, err := o.conn.JS().ObjectStore(ctx, o.bucket)
 	if err != nil {
 		return nil, mapError(ctx, "bucket "+o.bucket, err)
 	}
+	o.cache = s
 	return s, nil
 }
 
@@ -159,6 +172,14 @@ func (r *object) fetch() error {
 	ctx, cancel := r.o.timeout(r.ctx)
 	defer cancel()
 	nc := r.o.conn.NC()
+	if r.info.Chunks == 1 { // the common case, specs, in one short question
+		m, err := nc.RequestWithContext(ctx, "$JS.API.DIRECT.GET.OBJ_"+r.o.bucket+".$O."+r.o.bucket+".C."+r.info.NUID, nil)
+		if err != nil {
+			return mapError(ctx, "get "+r.name, err)
+		}
+		_, err = r.add(m)
+		return err
+	}
 	want := min(objectFetch, int(r.info.Chunks-r.chunks))
 	req, err := json.Marshal(map[string]any{"seq": r.next, "next_by_subj": "$O." + r.o.bucket + ".C." + r.info.NUID, "batch": want})
 	if err != nil {
@@ -178,25 +199,33 @@ func (r *object) fetch() error {
 		if err != nil {
 			return mapError(ctx, "get "+r.name, err)
 		}
-		switch status := m.Header.Get("Status"); status {
-		case "":
-		case "404":
-			return fmt.Errorf("get %s: incomplete: chunk %d of %d is missing", r.name, r.chunks+1, r.info.Chunks)
-		case "204": // the server cut the batch short
-			return nil
-		default:
-			return fmt.Errorf("get %s: %w: status %s %s", r.name, bus.ErrUnavailable, status, m.Header.Get("Description"))
+		if end, err := r.add(m); end || err != nil {
+			return err
 		}
-		seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
-		if err != nil || seq < r.next {
-			return fmt.Errorf("get %s: %w: unexpected sequence %q", r.name, bus.ErrUnavailable, m.Header.Get("Nats-Sequence"))
-		}
-		r.next = seq + 1
-		r.chunks++
-		r.sum.Write(m.Data)
-		r.rest = append(r.rest, m.Data...)
 	}
 	return nil
+}
+
+// add takes one answer; end says that the server cut the batch short.
+func (r *object) add(m *nats.Msg) (end bool, err error) {
+	switch status := m.Header.Get("Status"); status {
+	case "":
+	case "404":
+		return false, fmt.Errorf("get %s: incomplete: chunk %d of %d is missing", r.name, r.chunks+1, r.info.Chunks)
+	case "204":
+		return true, nil
+	default:
+		return false, fmt.Errorf("get %s: %w: status %s %s", r.name, bus.ErrUnavailable, status, m.Header.Get("Description"))
+	}
+	seq, err := strconv.ParseUint(m.Header.Get("Nats-Sequence"), 10, 64)
+	if err != nil || seq < r.next {
+		return false, fmt.Errorf("get %s: %w: unexpected sequence %q", r.name, bus.ErrUnavailable, m.Header.Get("Nats-Sequence"))
+	}
+	r.next = seq + 1
+	r.chunks++
+	r.sum.Write(m.Data)
+	r.rest = append(r.rest, m.Data...)
+	return false, nil
 }
 
 func (r *object) Close() error { r.rest, r.err = nil, io.ErrClosedPipe; return nil }

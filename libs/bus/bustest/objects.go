@@ -25,9 +25,8 @@ func get(t *testing.T, o bus.Objects, name string) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.Close()
 	b, err := io.ReadAll(r)
-	if err != nil {
+	if err = errors.Join(err, r.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return b
