@@ -70,29 +70,28 @@ func subjectToken(subject string, i int) string {
 
 // cloudEvent is what the gateway reads of an event; everything else passes through untouched.
 type cloudEvent struct {
-	Type    string `json:"type"`
-	Subject string `json:"subject"`
-	Time    string `json:"time"`
-	Data    struct {
-		Job     string `json:"job"`
-		Message string `json:"message"`
-	} `json:"data"`
+	Type    string          `json:"type"`
+	Subject string          `json:"subject"`
+	Time    string          `json:"time"`
+	Queue   string          `json:"weftqueue"`
+	Name    string          `json:"weftname"`
+	Data    json.RawMessage `json:"data"`
 }
 
 // ReadEvent turns a stored CloudEvent into what callers get: the event with its cursor, and one line for a person.
 func ReadEvent(in bus.Input) *apiv1.WatchEventsResponse {
 	var ev cloudEvent
+	var data struct {
+		Job string `json:"job"`
+	}
 	_ = json.Unmarshal(in.Data, &ev) // what is missing stays empty; the event itself passes as it is
+	_ = json.Unmarshal(ev.Data, &data)
 	var ns int64
 	if t, err := time.Parse(time.RFC3339Nano, ev.Time); err == nil {
 		ns = t.UnixNano()
 	}
-	line := ev.Data.Message
-	if line == "" {
-		line = strings.TrimSpace(ev.Type + " " + ev.Subject)
-	}
 	return apiv1.WatchEventsResponse_builder{
-		Cursor: &in.Seq, Event: new(withCursor(in.Data, in.Seq)), Type: &ev.Type, TimeNs: &ns, Job: &ev.Data.Job, Line: new(oneLine(line)),
+		Cursor: &in.Seq, Event: new(withCursor(in.Data, in.Seq)), Type: &ev.Type, TimeNs: &ns, Job: &data.Job, Line: new(line(&ev)),
 	}.Build()
 }
 

@@ -118,11 +118,7 @@ func (s *Server) preview(id string, m *jobspec.Manifest, spec *weftv1.JobSpec) (
 func warn(st *cell.State, m *jobspec.Manifest, spec *weftv1.JobSpec) []string {
 	var out []string
 	if never, largest := cell.NeverFits(st, spec); never {
-		text := "no machine of this fabric can ever hold this job; it waits until one joins"
-		if largest != "" {
-			text += " (the largest that would fit: " + largest + ")"
-		}
-		out = append(out, text)
+		out = append(out, "the job can never start on the fabric as it is, and waits until machines join: "+largest)
 	}
 	gpus := false
 	for _, g := range m.Spec.GetGroups() {
