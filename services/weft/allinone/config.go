@@ -74,13 +74,13 @@ func DefaultDir() string {
 }
 
 // Profiles lists what a simulated node may be.
-func Profiles() string { return strings.Join(device.Profiles(), ", ") }
+func Profiles() string { return strings.Join(device.Models(), ", ") + ", each with x<count>, such as a100-80gx8" }
 
 // DefaultConfig binds loopback only.
 func DefaultConfig() Config {
 	return Config{
 		Dir: DefaultDir(), GRPC: "127.0.0.1:7400", REST: "127.0.0.1:7401", NATS: "127.0.0.1:7402", Metrics: "127.0.0.1:7403",
-		Simulate: -1, Profile: device.Profiles()[0], PortBase: 21000, LogTo: os.Stderr,
+		Simulate: -1, Profile: "a100-80gx8", PortBase: 21000, LogTo: os.Stderr,
 	}
 }
 
@@ -98,12 +98,8 @@ func (c Config) Validate() error {
 	if c.Simulate < -1 || c.Simulate > 64 {
 		return fmt.Errorf("--simulate %d: -1 to 64 nodes", c.Simulate)
 	}
-	known := false
-	for _, p := range device.Profiles() {
-		known = known || p == c.Profile
-	}
-	if !known {
-		return fmt.Errorf("--profile %q is not known; one of %s", c.Profile, Profiles())
+	if _, err := device.ParseProfile(c.Profile); err != nil {
+		return fmt.Errorf("--profile %q: %w", c.Profile, err)
 	}
 	if n := max(c.Simulate, 2) * PortsPerNode; c.PortBase < 1024 || c.PortBase+n > 65536 {
 		return fmt.Errorf("--rank-ports %d: %d ports from there do not fit between 1024 and 65535", c.PortBase, n)

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -96,4 +98,13 @@ func (a *app) stream(ctx context.Context, f func(ctx context.Context, c *client)
 	}
 	defer c.close()
 	return f(ctx, c)
+}
+
+func splitPort(addr string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, err
+	}
+	port, err = strconv.Atoi(text)
+	return host, port, err
 }

@@ -27,7 +27,7 @@ process. With GPUs that NVML finds this machine is one node; without, simulated 
 Ctrl-C stops running jobs with their grace and puts them back into their queues, uncharged; they resume at the next
 weft up. After SIGTERM, SIGKILL or a crash the ranks run on, and the next weft up adopts them.`,
 		Example: `  weft up
-  weft up --simulate 4 --profile h100-80g-8
+  weft up --simulate 4 --profile h100-80gx8
   weft up --data /srv/weft && WEFT_CONTEXT=/srv/weft/context.json weft ps`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
