@@ -126,6 +126,8 @@ func Decode(m *weftv1.MetricBatch) (*Batch, error) {
 		return nil, malformed("no node")
 	case b.Epoch == "" || len(b.Epoch) > maxName:
 		return nil, malformed("no epoch")
+	case b.Seq == 0 || b.Seq > 1<<62:
+		return nil, malformed("number %d", b.Seq)
 	case b.Samples < 1 || b.Samples > MaxSamples:
 		return nil, malformed("%d samples", b.Samples)
 	case b.DT <= 0 || b.DT > maxStep:

@@ -13,7 +13,7 @@ import (
 func TestRoundTripKeepsEachValueAndEachGap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := rapid.IntRange(1, 70).Draw(t, "samples")
-		b := &Batch{Node: "n1", Epoch: "e", Seq: rapid.Uint64().Draw(t, "seq"), T0: rapid.Int64Range(1, 1<<61).Draw(t, "t0"),
+		b := &Batch{Node: "n1", Epoch: "e", Seq: rapid.Uint64Range(1, 1<<62).Draw(t, "seq"), T0: rapid.Int64Range(1, 1<<61).Draw(t, "t0"),
 			DT: 1e8, Samples: samples, Simulated: rapid.Bool().Draw(t, "simulated")}
 		type cell struct {
 			v  float64
@@ -108,6 +108,7 @@ func TestDecodeRefuses(t *testing.T) {
 	for name, spoil := range map[string]func(*weftv1.MetricBatch_builder){
 		"node":    func(b *weftv1.MetricBatch_builder) { b.Node = nil },
 		"epoch":   func(b *weftv1.MetricBatch_builder) { b.Epoch = nil },
+		"number":  func(b *weftv1.MetricBatch_builder) { b.Seq = nil },
 		"samples": func(b *weftv1.MetricBatch_builder) { b.Samples = new(uint32(MaxSamples + 1)) },
 		"step":    func(b *weftv1.MetricBatch_builder) { b.DtNs = new(int64(0)) },
 		"time":    func(b *weftv1.MetricBatch_builder) { b.T0Ns = new(int64(math.MaxInt64)) },
