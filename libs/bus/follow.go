@@ -35,6 +35,7 @@ const (
 	fetchSilence   = 3 * fetchHeartbeat // then the consumer is taken for dead and made anew
 	retryMin       = 20 * time.Millisecond
 	retryMax       = time.Second
+	patienceMin    = time.Second
 )
 
 // Follow reads a stream from sequence from on (1 or 0 = the start) and hands every message matching filter ("" = all)
@@ -45,7 +46,7 @@ const (
 // error, a gap or a reconnection it makes a new consumer behind the last message delivered: the followers of the
 // client library stay blind for 10 to 12 s when the server that holds their consumer dies.
 func Follow(ctx context.Context, conn *Conn, stream, filter string, from uint64, sink func([]*Msg)) error {
-	f := &follower{conn: conn, stream: stream, filter: filter, next: max(from, 1), sink: sink}
+	f := &follower{conn: conn, stream: stream, filter: filter, next: max(from, 1), sink: sink, patience: patienceMin}
 	f.status = conn.nc.StatusChanged(nats.CONNECTED)
 	defer conn.nc.RemoveStatusListener(f.status)
 	retry := retryMin
@@ -88,6 +89,7 @@ type follower struct {
 	created        int64  // of the stream, once known
 	sink           func([]*Msg)
 	status         chan nats.Status
+	patience       time.Duration // with the server, when a consumer is made
 }
 
 // session reads by one consumer until that fails.
@@ -96,8 +98,11 @@ func (f *follower) session(ctx context.Context) error {
 	defer cancel()
 	name, err := f.create(ctx)
 	if err != nil {
+		// A request to a server that just died gets no answer: ask again soon, and only then give a slow one time.
+		f.patience = min(2*f.patience, APITimeout/2)
 		return err
 	}
+	f.patience = patienceMin
 	nc := f.conn.nc
 	if _, fixed := f.conn.role.node(); !fixed { // an abandoned consumer would end by itself; this is only faster
 		defer func() { _ = nc.Publish("$JS.API.CONSUMER.DELETE."+f.stream+"."+name, nil) }()
@@ -217,7 +222,7 @@ func (f *follower) control(status, description string) (done bool, err error) {
 
 // create makes a consumer at f.next and checks that the stream still is the one read so far.
 func (f *follower) create(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, APITimeout/2)
+	ctx, cancel := context.WithTimeout(ctx, f.patience)
 	defer cancel()
 	cfg := jetstream.ConsumerConfig{
 		FilterSubject: f.filter, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: f.next,
