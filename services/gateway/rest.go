@@ -32,7 +32,7 @@ func (s *Service) handler(ctx context.Context) (http.Handler, func(), error) {
 			MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true},
 			UnmarshalOptions: protojson.UnmarshalOptions{},
 		}),
-		runtime.WithUnescapingMode(runtime.UnescapingModeAllCharacters),
+		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptSlash),
 	)
 	err = errors.Join(apiv1.RegisterJobServiceHandler(ctx, gw, conn), apiv1.RegisterCellServiceHandler(ctx, gw, conn))
 	if err != nil {

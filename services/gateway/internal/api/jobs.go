@@ -30,6 +30,8 @@ func find(st *cell.State, who auth.Identity, ref string) (*cell.Job, error) {
 	if ref == "" {
 		return nil, status.Error(codes.InvalidArgument, "job: is empty; name a job by its id or by queue/name (see: weft ps)")
 	}
+	// In a REST path queue/name comes with its slashes escaped, and they stay so: unescaped they would divide the path.
+	ref = strings.NewReplacer("%2F", "/", "%2f", "/").Replace(ref)
 	if j := st.Job(ref); j != nil && who.Sees(j.Tenant) {
 		return j, nil
 	}
