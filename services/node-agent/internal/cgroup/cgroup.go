@@ -69,6 +69,9 @@ func (m *Manager) probe() error {
 	return nil
 }
 
+// Base is the directory that all groups are in; empty without cgroups.
+func (m *Manager) Base() string { return m.base }
+
 // Works says whether groups are cgroups.
 func (m *Manager) Works() bool { return m.base != "" }
 
