@@ -290,3 +290,27 @@ func (h *harness) commit(facts ...*weftv1.Fact) {
 		h.t.Fatal(err)
 	}
 }
+
+// serve answers calls to another service until the test ends.
+func (h *harness) serve(subject string, answer func(data []byte) ([]byte, *bus.Refusal)) {
+	h.t.Helper()
+	srv, err := h.bus.Caller().Serve(subject, "test")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	h.t.Cleanup(func() { close(stop); <-done; srv.Close() })
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-srv.Wake():
+			}
+			for _, r := range srv.Next(10) {
+				r.Respond(answer(r.Data))
+			}
+		}
+	}()
+}

@@ -244,41 +244,23 @@ func TestExplain(t *testing.T) {
 	_, err := explain("ann")
 	wantError(t, err, codes.Unavailable, "allocator")
 
-	srv, err := h.bus.Caller().Serve(bus.SubjectRPC("allocator", "explain"), "allocator")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop, done := make(chan struct{}), make(chan struct{})
-	defer func() { close(stop); <-done }()
-	go func() {
-		defer close(done)
-		behind := 2
-		for {
-			select {
-			case <-stop:
-				return
-			case <-srv.Wake():
-			}
-			for _, r := range srv.Next(10) {
-				var req weftv1.ExplainRequest
-				if err := proto.Unmarshal(r.Data, &req); err != nil || req.GetJob() != id {
-					r.Respond(nil, &bus.Refusal{Code: bus.CodeInvalid, Message: "what?"})
-					continue
-				}
-				if behind--; behind >= 0 {
-					r.Respond(nil, &bus.Refusal{Code: bus.CodeBehind, Message: "not read yet"})
-					continue
-				}
-				holder := func(job, queue string) *weftv1.Holder {
-					return weftv1.Holder_builder{Job: &job, Queue: &queue, GpuMilli: new(int64(1000))}.Build()
-				}
-				data, _ := proto.Marshal(weftv1.Explanation_builder{
-					Job: &id, Token: new("NoFreeDevices"), Holders: []*weftv1.Holder{holder(testID(8), "beta"), holder(testID(9), "acme/vision"), holder(testID(10), "beta/x")},
-				}.Build())
-				r.Respond(data, nil)
-			}
+	behind := 2
+	h.serve(bus.SubjectRPC("allocator", "explain"), func(data []byte) ([]byte, *bus.Refusal) {
+		var req weftv1.ExplainRequest
+		if err := proto.Unmarshal(data, &req); err != nil || req.GetJob() != id {
+			return nil, &bus.Refusal{Code: bus.CodeInvalid, Message: "what?"}
 		}
-	}()
+		if behind--; behind >= 0 {
+			return nil, &bus.Refusal{Code: bus.CodeBehind, Message: "not read yet"}
+		}
+		holder := func(job, queue string) *weftv1.Holder {
+			return weftv1.Holder_builder{Job: &job, Queue: &queue, GpuMilli: new(int64(1000))}.Build()
+		}
+		out, _ := proto.Marshal(weftv1.Explanation_builder{
+			Job: &id, Token: new("NoFreeDevices"), Holders: []*weftv1.Holder{holder(testID(8), "beta"), holder(testID(9), "acme/vision"), holder(testID(10), "beta/x")},
+		}.Build())
+		return out, nil
+	})
 	r, err := explain("ann")
 	if err != nil {
 		t.Fatal(err)
@@ -300,9 +282,29 @@ func TestSaves(t *testing.T) {
 			Save: new(fmt.Sprint("s", step)), Attempt: new(uint32(1)), Step: &step, Class: new(weftv1.SaveClass_SAVE_CLASS_FULL),
 		}.Build()}.Build()}.Build())
 	}
-	r, err := h.jobs().ListSaves(h.as("ann"), apiv1.ListSavesRequest_builder{Job: &id}.Build())
-	if err != nil || len(r.GetSaves()) != 2 || r.GetSaves()[0].GetRef().GetSave() != "s1" || r.GetSaves()[0].GetState() != "committed" {
-		t.Errorf("%v, %v", r, err)
+	list := func() *apiv1.ListSavesResponse {
+		t.Helper()
+		r, err := h.jobs().ListSaves(h.as("ann"), apiv1.ListSavesRequest_builder{Job: &id}.Build())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	if r := list(); len(r.GetSaves()) != 2 || r.GetSaves()[0].GetRef().GetSave() != "s1" || r.GetSaves()[0].GetState() != "committed" || !strings.Contains(r.GetSaves()[0].GetReason(), "does not answer") {
+		t.Errorf("got %v", r)
+	}
+	h.serve(bus.SubjectRPC("checkpoint", "list"), func(data []byte) ([]byte, *bus.Refusal) {
+		var req weftv1.SavesRequest
+		if err := proto.Unmarshal(data, &req); err != nil || req.GetJob() != id {
+			return nil, &bus.Refusal{Code: bus.CodeInvalid, Message: "what?"}
+		}
+		out, _ := proto.Marshal(weftv1.SavesReply_builder{Saves: []*weftv1.SaveState{
+			weftv1.SaveState_builder{Save: weftv1.SaveRef_builder{Save: new("s2")}.Build(), State: new("partial"), Declared: new(uint32(4)), Verified: new(uint32(3))}.Build(),
+		}}.Build())
+		return out, nil
+	})
+	if r := list(); len(r.GetSaves()) != 1 || r.GetSaves()[0].GetReason() != "3 of 4 ranks are there" {
+		t.Errorf("got %v", r)
 	}
 	g, err := h.jobs().GetJob(h.as("ann"), apiv1.GetJobRequest_builder{Job: &id}.Build())
 	if err != nil || g.GetJob().GetNewestSave().GetSave() != "s1" {
