@@ -391,6 +391,10 @@ func (f *fabric) said(from int, what string, pick func(*weftv1.Report) bool) (*w
 func (f *fabric) transcript() string {
 	var b strings.Builder
 	for _, r := range f.reports {
+		if r.HasHello() {
+			fmt.Fprintf(&b, "%d hello, held %v\n", r.GetSeq(), r.GetHello().GetHeld())
+			continue
+		}
 		fmt.Fprintf(&b, "%d %v\n", r.GetSeq(), r)
 	}
 	return b.String()

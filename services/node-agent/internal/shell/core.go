@@ -113,12 +113,13 @@ func (c *Core) adoptAll(now time.Time) error {
 		}
 		// Kept even if it cannot be read: what a cgroup holds dies only when somebody knows that it should.
 		known[e.Name()] = true
-		r, err := adopt(dir, id, c.cfg.BootID, now)
+		r, err := adopt(dir, id, c.cfg.BootID, now, func() { c.d.Janitor.discard(dir) })
 		if err != nil {
 			slog.Error("a run directory cannot be read; it is left alone", "dir", dir, "err", err)
 			continue
 		}
 		if r == nil {
+			delete(known, e.Name())
 			continue
 		}
 		c.runs[id] = r

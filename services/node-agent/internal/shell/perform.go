@@ -134,7 +134,7 @@ func (c *Core) start(r *run) error {
 		_ = c.watch.add(r.ID, f, unixModify)
 	}
 	var err error
-	if r.shim, err = shim.Start(c.cfg.Exe, r.dir, g); err != nil {
+	if r.shim, err = shim.Start(c.cfg.Exe, r.dir, r.launch); err != nil {
 		c.watch.remove(r.ID)
 		return errors.Join(err, g.Remove())
 	}

@@ -2,6 +2,7 @@ package shell
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -270,7 +271,7 @@ func (p *Preparer) prepare(ctx context.Context, x *preparation) (*shim.Launch, e
 		return nil, err
 	}
 	l := &shim.Launch{
-		Job: a.GetJob(), Attempt: a.GetAttempt(), BootID: p.cfg.BootID, Group: group,
+		Token: rand.Text(), Job: a.GetJob(), Attempt: a.GetAttempt(), BootID: p.cfg.BootID, Group: group,
 		Contact: p.cfg.Contact, FenceNS: p.cfg.FenceNS, GraceNS: spec.GetCheckpoint().GetGraceNs(), Ranks: ranks,
 	}
 	if err := launch.CheckPorts(a, spec); err != nil {

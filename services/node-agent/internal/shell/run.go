@@ -195,13 +195,14 @@ func (r *run) setFailure(f *failure) {
 	r.failure, r.Failed = f, true
 }
 
-// adopt reads a run directory that another agent left. It returns nil where nothing was ever started: the directory is
-// removed, and the attempt, if it is still wanted, begins anew.
-func adopt(dir string, id reconcile.ID, boot string, now time.Time) (*run, error) {
+// adopt reads a run directory that another agent left. It returns nil where nothing was ever started: the directory must
+// be discarded, and the attempt, if it is still wanted, begins anew. discard is called while no shim can begin.
+func adopt(dir string, id reconcile.ID, boot string, now time.Time, discard func()) (*run, error) {
 	r := &run{Attempt: reconcile.Attempt{ID: id}, dir: dir, assigned: &weftv1.AssignedAttempt{}}
 	b, err := os.ReadFile(filepath.Join(dir, fileAssigned))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, os.RemoveAll(dir)
+		discard()
+		return nil, nil
 	}
 	if err == nil {
 		err = proto.Unmarshal(b, r.assigned)
@@ -223,7 +224,8 @@ func adopt(dir string, id reconcile.ID, boot string, now time.Time) (*run, error
 		return nil, err
 	}
 	if !ok {
-		return nil, os.RemoveAll(dir)
+		discard()
+		return nil, nil
 	}
 	r.launch, r.GraceNS, r.Phase = &l, l.GraceNS, reconcile.Starting
 	var st stopped
@@ -239,16 +241,14 @@ func adopt(dir string, id reconcile.ID, boot string, now time.Time) (*run, error
 	if !free {
 		return r, r.scan(now)
 	}
-	// No shim lives. One that never began must not do so after this.
+	// No shim lives. One that is just about to begin waits for the lock, and then finds its launch gone.
 	defer func() { _ = lock.Close() }()
 	r.gone = true
 	began, err := os.Stat(filepath.Join(dir, shim.FileShim))
 	if errors.Is(err, os.ErrNotExist) {
-		if err := os.WriteFile(filepath.Join(dir, shim.FileVoid), nil, 0o600); err != nil {
-			return nil, fmt.Errorf("adopt %s: %w", dir, err)
-		}
 		slog.Info("an attempt had been prepared and not started; it begins anew if it is still wanted", "job", id.Job, "attempt", id.Attempt)
-		return nil, errors.Join(l.Group.Remove(), os.RemoveAll(dir))
+		discard()
+		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("adopt %s: %w", dir, err)

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/weft-fabric/weft/services/node-agent/internal/cgroup"
 	"github.com/weft-fabric/weft/services/node-agent/internal/proc"
 )
 
@@ -19,20 +18,20 @@ import (
 const Arg = "weft-shim"
 
 // Start starts the shim of a run directory that has its launch.json. exe is this binary.
-func Start(exe, dir string, g cgroup.Group) (proc.ID, error) {
+func Start(exe, dir string, l *Launch) (proc.ID, error) {
 	log, err := os.OpenFile(filepath.Join(dir, "shim.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return proc.ID{}, fmt.Errorf("start shim: %w", err)
 	}
 	defer func() { _ = log.Close() }()
 	// One thread running Go code is enough, and the agent's environment may hold a credential.
-	c := exec.Command(exe, Arg, dir)
+	c := exec.Command(exe, Arg, dir, l.Token)
 	c.Args[0] = "weft-shim"
 	c.Dir = dir
 	c.Env = []string{"GOMAXPROCS=1", "PATH=" + os.Getenv("PATH")}
 	c.Stdout, c.Stderr = log, log
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	leaf, err := g.OpenShim()
+	leaf, err := l.Group.OpenShim()
 	if err != nil {
 		return proc.ID{}, fmt.Errorf("start shim: %w", err)
 	}

@@ -28,7 +28,6 @@ const (
 	FileShim    = "shim.json"    // the shim's process
 	FileStarted = "started.json" // every rank's process, once all run
 	FileExit    = "exit.json"    // how all of it ended; nothing follows
-	FileVoid    = "void"         // a shim that finds it must not start: an agent has given this run up
 	fileLock    = "lock"         // held by the shim while it lives
 	fileControl = "control"      // FIFO
 )
@@ -40,6 +39,9 @@ func FileRankExit(rank uint32) string {
 
 // Launch is everything a shim needs.
 type Launch struct {
+	// Token names this preparation. A shim has it as argument too, and does nothing if they differ: it was started so
+	// shortly before its agent died that the next agent began the attempt anew.
+	Token   string       `json:"token"`
 	Job     string       `json:"job"`
 	Attempt uint32       `json:"attempt"`
 	BootID  string       `json:"boot_id"`

@@ -21,7 +21,7 @@ import (
 
 // Main is the shim's whole life; it returns the exit code of the process.
 func Main(args []string) int {
-	if len(args) != 1 {
+	if len(args) != 2 {
 		fmt.Fprintln(os.Stderr, "weft-shim: started by the agent only")
 		return 2
 	}
@@ -30,7 +30,7 @@ func Main(args []string) int {
 	// would stay ignored in the ranks.
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE)
-	s := &shim{dir: args[0], asked: make(chan struct{})}
+	s := &shim{dir: args[0], token: args[1], asked: make(chan struct{})}
 	if err := s.run(); err != nil {
 		slog.Error("shim", "run", s.dir, "err", err)
 		return 1
@@ -40,28 +40,29 @@ func Main(args []string) int {
 
 type shim struct {
 	dir    string
+	token  string
 	launch Launch
 	pids   map[int]uint32 // by pid, ranks not yet reaped
 	procs  map[uint32]proc.ID
 	asked  chan struct{} // closed once stop or kill was asked for
 }
 
-var errVoid = errors.New("given up by an agent before it began")
+// lockPatience outlasts an agent that holds the lock to find out whether a shim lives.
+const lockPatience = 5 * time.Second
 
 func (s *shim) run() error {
-	lock, ok, err := Lock(s.dir)
+	lock, err := s.lock()
 	if err != nil {
 		return err
 	}
-	if !ok {
-		return errors.New("another shim has this run directory")
-	}
 	defer func() { _ = lock.Close() }()
-	if _, err := os.Stat(filepath.Join(s.dir, FileVoid)); err == nil {
-		return errVoid
+	if ok, err := ReadFile(s.dir, FileLaunch, &s.launch); err != nil {
+		return err
+	} else if !ok || s.launch.Token != s.token {
+		return errors.New("an agent has given this launch up")
 	}
-	if ok, err := ReadFile(s.dir, FileLaunch, &s.launch); err != nil || !ok {
-		return fmt.Errorf("no %s: %w", FileLaunch, err)
+	if _, err := os.Stat(filepath.Join(s.dir, FileShim)); err == nil {
+		return errors.New("this launch had a shim before")
 	}
 	// Orphans of ranks come to us, so that we can find and reap them even without a cgroup.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
@@ -92,6 +93,19 @@ func (s *shim) run() error {
 		}
 	})
 	return WriteFile(s.dir, FileExit, Exit{TimeNS: time.Now().UnixNano(), Ranks: exits}, true)
+}
+
+func (s *shim) lock() (*os.File, error) {
+	for deadline := time.Now().Add(lockPatience); ; {
+		f, ok, err := Lock(s.dir)
+		if err != nil || ok {
+			return f, err
+		}
+		if time.Now().After(deadline) {
+			return nil, errors.New("another shim has this run directory")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 func openControl(dir string) (*os.File, error) {
