@@ -1181,6 +1181,7 @@ type SaveCommitted struct {
 	xxx_hidden_Save        *SaveRef               `protobuf:"bytes,3,opt,name=save"`
 	xxx_hidden_Copies      *[]*SaveCopy           `protobuf:"bytes,4,rep,name=copies"`
 	xxx_hidden_Bytes       int64                  `protobuf:"varint,5,opt,name=bytes"`
+	xxx_hidden_TimeNs      int64                  `protobuf:"varint,6,opt,name=time_ns,json=timeNs"`
 	XXX_raceDetectHookData protoimpl.RaceDetectHookData
 	XXX_presence           [1]uint32
 	unknownFields          protoimpl.UnknownFields
@@ -1255,14 +1256,21 @@ func (x *SaveCommitted) GetBytes() int64 {
 	return 0
 }
 
+func (x *SaveCommitted) GetTimeNs() int64 {
+	if x != nil {
+		return x.xxx_hidden_TimeNs
+	}
+	return 0
+}
+
 func (x *SaveCommitted) SetJob(v string) {
 	x.xxx_hidden_Job = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 5)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 6)
 }
 
 func (x *SaveCommitted) SetTenant(v string) {
 	x.xxx_hidden_Tenant = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 5)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 6)
 }
 
 func (x *SaveCommitted) SetSave(v *SaveRef) {
@@ -1275,7 +1283,12 @@ func (x *SaveCommitted) SetCopies(v []*SaveCopy) {
 
 func (x *SaveCommitted) SetBytes(v int64) {
 	x.xxx_hidden_Bytes = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 4, 5)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 4, 6)
+}
+
+func (x *SaveCommitted) SetTimeNs(v int64) {
+	x.xxx_hidden_TimeNs = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 5, 6)
 }
 
 func (x *SaveCommitted) HasJob() bool {
@@ -1306,6 +1319,13 @@ func (x *SaveCommitted) HasBytes() bool {
 	return protoimpl.X.Present(&(x.XXX_presence[0]), 4)
 }
 
+func (x *SaveCommitted) HasTimeNs() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 5)
+}
+
 func (x *SaveCommitted) ClearJob() {
 	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 0)
 	x.xxx_hidden_Job = nil
@@ -1325,6 +1345,11 @@ func (x *SaveCommitted) ClearBytes() {
 	x.xxx_hidden_Bytes = 0
 }
 
+func (x *SaveCommitted) ClearTimeNs() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 5)
+	x.xxx_hidden_TimeNs = 0
+}
+
 type SaveCommitted_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
@@ -1333,6 +1358,8 @@ type SaveCommitted_builder struct {
 	Save   *SaveRef
 	Copies []*SaveCopy
 	Bytes  *int64
+	// When it was committed, Unix nanoseconds; for people, never for order.
+	TimeNs *int64
 }
 
 func (b0 SaveCommitted_builder) Build() *SaveCommitted {
@@ -1340,18 +1367,22 @@ func (b0 SaveCommitted_builder) Build() *SaveCommitted {
 	b, x := &b0, m0
 	_, _ = b, x
 	if b.Job != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 5)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 6)
 		x.xxx_hidden_Job = b.Job
 	}
 	if b.Tenant != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 5)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 6)
 		x.xxx_hidden_Tenant = b.Tenant
 	}
 	x.xxx_hidden_Save = b.Save
 	x.xxx_hidden_Copies = &b.Copies
 	if b.Bytes != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 4, 5)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 4, 6)
 		x.xxx_hidden_Bytes = *b.Bytes
+	}
+	if b.TimeNs != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 5, 6)
+		x.xxx_hidden_TimeNs = *b.TimeNs
 	}
 	return m0
 }
@@ -2101,6 +2132,422 @@ func (b0 LocateReply_builder) Build() *LocateReply {
 	return m0
 }
 
+// SavesRequest asks the checkpoint service what it knows of a job's saves.
+type SavesRequest struct {
+	state                  protoimpl.MessageState `protogen:"opaque.v1"`
+	xxx_hidden_Job         *string                `protobuf:"bytes,1,opt,name=job"`
+	XXX_raceDetectHookData protoimpl.RaceDetectHookData
+	XXX_presence           [1]uint32
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *SavesRequest) Reset() {
+	*x = SavesRequest{}
+	mi := &file_weft_v1_save_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SavesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SavesRequest) ProtoMessage() {}
+
+func (x *SavesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_weft_v1_save_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+func (x *SavesRequest) GetJob() string {
+	if x != nil {
+		if x.xxx_hidden_Job != nil {
+			return *x.xxx_hidden_Job
+		}
+		return ""
+	}
+	return ""
+}
+
+func (x *SavesRequest) SetJob(v string) {
+	x.xxx_hidden_Job = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 1)
+}
+
+func (x *SavesRequest) HasJob() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 0)
+}
+
+func (x *SavesRequest) ClearJob() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 0)
+	x.xxx_hidden_Job = nil
+}
+
+type SavesRequest_builder struct {
+	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
+
+	Job *string
+}
+
+func (b0 SavesRequest_builder) Build() *SavesRequest {
+	m0 := &SavesRequest{}
+	b, x := &b0, m0
+	_, _ = b, x
+	if b.Job != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 1)
+		x.xxx_hidden_Job = b.Job
+	}
+	return m0
+}
+
+// SavesReply lists them in restore order, the best one first.
+type SavesReply struct {
+	state            protoimpl.MessageState `protogen:"opaque.v1"`
+	xxx_hidden_Saves *[]*SaveState          `protobuf:"bytes,1,rep,name=saves"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *SavesReply) Reset() {
+	*x = SavesReply{}
+	mi := &file_weft_v1_save_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SavesReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SavesReply) ProtoMessage() {}
+
+func (x *SavesReply) ProtoReflect() protoreflect.Message {
+	mi := &file_weft_v1_save_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+func (x *SavesReply) GetSaves() []*SaveState {
+	if x != nil {
+		if x.xxx_hidden_Saves != nil {
+			return *x.xxx_hidden_Saves
+		}
+	}
+	return nil
+}
+
+func (x *SavesReply) SetSaves(v []*SaveState) {
+	x.xxx_hidden_Saves = &v
+}
+
+type SavesReply_builder struct {
+	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
+
+	Saves []*SaveState
+}
+
+func (b0 SavesReply_builder) Build() *SavesReply {
+	m0 := &SavesReply{}
+	b, x := &b0, m0
+	_, _ = b, x
+	x.xxx_hidden_Saves = &b.Saves
+	return m0
+}
+
+// SaveState is one save as the checkpoint service sees it.
+type SaveState struct {
+	state                  protoimpl.MessageState `protogen:"opaque.v1"`
+	xxx_hidden_Save        *SaveRef               `protobuf:"bytes,1,opt,name=save"`
+	xxx_hidden_State       *string                `protobuf:"bytes,2,opt,name=state"`
+	xxx_hidden_Bytes       int64                  `protobuf:"varint,3,opt,name=bytes"`
+	xxx_hidden_TimeNs      int64                  `protobuf:"varint,4,opt,name=time_ns,json=timeNs"`
+	xxx_hidden_Copies      *[]*SaveCopy           `protobuf:"bytes,5,rep,name=copies"`
+	xxx_hidden_Reason      *string                `protobuf:"bytes,6,opt,name=reason"`
+	xxx_hidden_Declared    uint32                 `protobuf:"varint,7,opt,name=declared"`
+	xxx_hidden_Verified    uint32                 `protobuf:"varint,8,opt,name=verified"`
+	XXX_raceDetectHookData protoimpl.RaceDetectHookData
+	XXX_presence           [1]uint32
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *SaveState) Reset() {
+	*x = SaveState{}
+	mi := &file_weft_v1_save_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveState) ProtoMessage() {}
+
+func (x *SaveState) ProtoReflect() protoreflect.Message {
+	mi := &file_weft_v1_save_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+func (x *SaveState) GetSave() *SaveRef {
+	if x != nil {
+		return x.xxx_hidden_Save
+	}
+	return nil
+}
+
+func (x *SaveState) GetState() string {
+	if x != nil {
+		if x.xxx_hidden_State != nil {
+			return *x.xxx_hidden_State
+		}
+		return ""
+	}
+	return ""
+}
+
+func (x *SaveState) GetBytes() int64 {
+	if x != nil {
+		return x.xxx_hidden_Bytes
+	}
+	return 0
+}
+
+func (x *SaveState) GetTimeNs() int64 {
+	if x != nil {
+		return x.xxx_hidden_TimeNs
+	}
+	return 0
+}
+
+func (x *SaveState) GetCopies() []*SaveCopy {
+	if x != nil {
+		if x.xxx_hidden_Copies != nil {
+			return *x.xxx_hidden_Copies
+		}
+	}
+	return nil
+}
+
+func (x *SaveState) GetReason() string {
+	if x != nil {
+		if x.xxx_hidden_Reason != nil {
+			return *x.xxx_hidden_Reason
+		}
+		return ""
+	}
+	return ""
+}
+
+func (x *SaveState) GetDeclared() uint32 {
+	if x != nil {
+		return x.xxx_hidden_Declared
+	}
+	return 0
+}
+
+func (x *SaveState) GetVerified() uint32 {
+	if x != nil {
+		return x.xxx_hidden_Verified
+	}
+	return 0
+}
+
+func (x *SaveState) SetSave(v *SaveRef) {
+	x.xxx_hidden_Save = v
+}
+
+func (x *SaveState) SetState(v string) {
+	x.xxx_hidden_State = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 8)
+}
+
+func (x *SaveState) SetBytes(v int64) {
+	x.xxx_hidden_Bytes = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 2, 8)
+}
+
+func (x *SaveState) SetTimeNs(v int64) {
+	x.xxx_hidden_TimeNs = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 3, 8)
+}
+
+func (x *SaveState) SetCopies(v []*SaveCopy) {
+	x.xxx_hidden_Copies = &v
+}
+
+func (x *SaveState) SetReason(v string) {
+	x.xxx_hidden_Reason = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 5, 8)
+}
+
+func (x *SaveState) SetDeclared(v uint32) {
+	x.xxx_hidden_Declared = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 6, 8)
+}
+
+func (x *SaveState) SetVerified(v uint32) {
+	x.xxx_hidden_Verified = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 7, 8)
+}
+
+func (x *SaveState) HasSave() bool {
+	if x == nil {
+		return false
+	}
+	return x.xxx_hidden_Save != nil
+}
+
+func (x *SaveState) HasState() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 1)
+}
+
+func (x *SaveState) HasBytes() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 2)
+}
+
+func (x *SaveState) HasTimeNs() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 3)
+}
+
+func (x *SaveState) HasReason() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 5)
+}
+
+func (x *SaveState) HasDeclared() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 6)
+}
+
+func (x *SaveState) HasVerified() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 7)
+}
+
+func (x *SaveState) ClearSave() {
+	x.xxx_hidden_Save = nil
+}
+
+func (x *SaveState) ClearState() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 1)
+	x.xxx_hidden_State = nil
+}
+
+func (x *SaveState) ClearBytes() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 2)
+	x.xxx_hidden_Bytes = 0
+}
+
+func (x *SaveState) ClearTimeNs() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 3)
+	x.xxx_hidden_TimeNs = 0
+}
+
+func (x *SaveState) ClearReason() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 5)
+	x.xxx_hidden_Reason = nil
+}
+
+func (x *SaveState) ClearDeclared() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 6)
+	x.xxx_hidden_Declared = 0
+}
+
+func (x *SaveState) ClearVerified() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 7)
+	x.xxx_hidden_Verified = 0
+}
+
+type SaveState_builder struct {
+	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
+
+	Save *SaveRef
+	// partial, committed, quarantined or deleted.
+	State *string
+	Bytes *int64
+	// When it was committed; 0 if it is not.
+	TimeNs *int64
+	Copies []*SaveCopy
+	// Why it is quarantined or deleted.
+	Reason *string
+	// Ranks that the save declares, and those whose parts are verified.
+	Declared *uint32
+	Verified *uint32
+}
+
+func (b0 SaveState_builder) Build() *SaveState {
+	m0 := &SaveState{}
+	b, x := &b0, m0
+	_, _ = b, x
+	x.xxx_hidden_Save = b.Save
+	if b.State != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 8)
+		x.xxx_hidden_State = b.State
+	}
+	if b.Bytes != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 2, 8)
+		x.xxx_hidden_Bytes = *b.Bytes
+	}
+	if b.TimeNs != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 3, 8)
+		x.xxx_hidden_TimeNs = *b.TimeNs
+	}
+	x.xxx_hidden_Copies = &b.Copies
+	if b.Reason != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 5, 8)
+		x.xxx_hidden_Reason = b.Reason
+	}
+	if b.Declared != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 6, 8)
+		x.xxx_hidden_Declared = *b.Declared
+	}
+	if b.Verified != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 7, 8)
+		x.xxx_hidden_Verified = *b.Verified
+	}
+	return m0
+}
+
 var File_weft_v1_save_proto protoreflect.FileDescriptor
 
 const file_weft_v1_save_proto_rawDesc = "" +
@@ -2141,13 +2588,14 @@ const file_weft_v1_save_proto_rawDesc = "" +
 	"\x04kind\"H\n" +
 	"\fPartVerified\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12$\n" +
-	"\x04part\x18\x02 \x01(\v2\x10.weft.v1.PartRefR\x04part\"\xa0\x01\n" +
+	"\x04part\x18\x02 \x01(\v2\x10.weft.v1.PartRefR\x04part\"\xb9\x01\n" +
 	"\rSaveCommitted\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +
 	"\x06tenant\x18\x02 \x01(\tR\x06tenant\x12$\n" +
 	"\x04save\x18\x03 \x01(\v2\x10.weft.v1.SaveRefR\x04save\x12)\n" +
 	"\x06copies\x18\x04 \x03(\v2\x11.weft.v1.SaveCopyR\x06copies\x12\x14\n" +
-	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\"\\\n" +
+	"\x05bytes\x18\x05 \x01(\x03R\x05bytes\x12\x17\n" +
+	"\atime_ns\x18\x06 \x01(\x03R\x06timeNs\"\\\n" +
 	"\bSaveCopy\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
 	"\x04tier\x18\x02 \x01(\tR\x04tier\x12\x12\n" +
@@ -2169,9 +2617,23 @@ const file_weft_v1_save_proto_rawDesc = "" +
 	"\vLocateReply\x12$\n" +
 	"\x04save\x18\x01 \x01(\v2\x10.weft.v1.SaveRefR\x04save\x12)\n" +
 	"\x06copies\x18\x02 \x03(\v2\x11.weft.v1.SaveCopyR\x06copies\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05errorB6Z4github.com/weft-fabric/weft/proto/gen/weft/v1;weftv1b\beditionsp\xe9\a"
+	"\x05error\x18\x03 \x01(\tR\x05error\" \n" +
+	"\fSavesRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"6\n" +
+	"\n" +
+	"SavesReply\x12(\n" +
+	"\x05saves\x18\x01 \x03(\v2\x12.weft.v1.SaveStateR\x05saves\"\xf1\x01\n" +
+	"\tSaveState\x12$\n" +
+	"\x04save\x18\x01 \x01(\v2\x10.weft.v1.SaveRefR\x04save\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x17\n" +
+	"\atime_ns\x18\x04 \x01(\x03R\x06timeNs\x12)\n" +
+	"\x06copies\x18\x05 \x03(\v2\x11.weft.v1.SaveCopyR\x06copies\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bdeclared\x18\a \x01(\rR\bdeclared\x12\x1a\n" +
+	"\bverified\x18\b \x01(\rR\bverifiedB6Z4github.com/weft-fabric/weft/proto/gen/weft/v1;weftv1b\beditionsp\xe9\a"
 
-var file_weft_v1_save_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_weft_v1_save_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_weft_v1_save_proto_goTypes = []any{
 	(*SaveReport)(nil),      // 0: weft.v1.SaveReport
 	(*PartRef)(nil),         // 1: weft.v1.PartRef
@@ -2184,27 +2646,33 @@ var file_weft_v1_save_proto_goTypes = []any{
 	(*SaveDeleted)(nil),     // 8: weft.v1.SaveDeleted
 	(*LocateRequest)(nil),   // 9: weft.v1.LocateRequest
 	(*LocateReply)(nil),     // 10: weft.v1.LocateReply
-	(SaveClass)(0),          // 11: weft.v1.SaveClass
-	(*SaveRef)(nil),         // 12: weft.v1.SaveRef
+	(*SavesRequest)(nil),    // 11: weft.v1.SavesRequest
+	(*SavesReply)(nil),      // 12: weft.v1.SavesReply
+	(*SaveState)(nil),       // 13: weft.v1.SaveState
+	(SaveClass)(0),          // 14: weft.v1.SaveClass
+	(*SaveRef)(nil),         // 15: weft.v1.SaveRef
 }
 var file_weft_v1_save_proto_depIdxs = []int32{
 	1,  // 0: weft.v1.SaveReport.part:type_name -> weft.v1.PartRef
-	11, // 1: weft.v1.PartRef.class:type_name -> weft.v1.SaveClass
+	14, // 1: weft.v1.PartRef.class:type_name -> weft.v1.SaveClass
 	2,  // 2: weft.v1.PartRef.files:type_name -> weft.v1.SavedFile
 	4,  // 3: weft.v1.CheckpointFact.part_verified:type_name -> weft.v1.PartVerified
 	5,  // 4: weft.v1.CheckpointFact.save_committed:type_name -> weft.v1.SaveCommitted
 	7,  // 5: weft.v1.CheckpointFact.save_quarantined:type_name -> weft.v1.SaveQuarantined
 	8,  // 6: weft.v1.CheckpointFact.save_deleted:type_name -> weft.v1.SaveDeleted
 	1,  // 7: weft.v1.PartVerified.part:type_name -> weft.v1.PartRef
-	12, // 8: weft.v1.SaveCommitted.save:type_name -> weft.v1.SaveRef
+	15, // 8: weft.v1.SaveCommitted.save:type_name -> weft.v1.SaveRef
 	6,  // 9: weft.v1.SaveCommitted.copies:type_name -> weft.v1.SaveCopy
-	12, // 10: weft.v1.LocateReply.save:type_name -> weft.v1.SaveRef
+	15, // 10: weft.v1.LocateReply.save:type_name -> weft.v1.SaveRef
 	6,  // 11: weft.v1.LocateReply.copies:type_name -> weft.v1.SaveCopy
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	13, // 12: weft.v1.SavesReply.saves:type_name -> weft.v1.SaveState
+	15, // 13: weft.v1.SaveState.save:type_name -> weft.v1.SaveRef
+	6,  // 14: weft.v1.SaveState.copies:type_name -> weft.v1.SaveCopy
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_weft_v1_save_proto_init() }
@@ -2225,7 +2693,7 @@ func file_weft_v1_save_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weft_v1_save_proto_rawDesc), len(file_weft_v1_save_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
