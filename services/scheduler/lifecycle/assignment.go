@@ -12,6 +12,9 @@ import (
 // and was not released there, in order of job.
 func Assignment(s *cell.State, node string, seq uint64) *weftv1.Assignment {
 	out := weftv1.Assignment_builder{Node: &node, LedgerSeq: &seq}
+	if n := s.Node(node); n != nil {
+		out.BootId = &n.BootID
+	}
 	for j := range s.OnNode(node) {
 		out.Attempts = append(out.Attempts, assigned(j, node))
 	}

@@ -37,6 +37,10 @@ type agent struct {
 	failed  map[uint32]bool  // devices
 }
 
+func (a *agent) GoString() string { return a.name }
+
+func (r *runOf) GoString() string { return fmt.Sprint(r.key) }
+
 // margin before the fence at which an agent without contact has killed its ranks.
 func margin(p Policy) int64 { return int64(min(15*time.Second, p.Fence/4)) }
 
@@ -47,9 +51,11 @@ func (a *agent) sorted() []*runOf {
 }
 
 func (a *agent) say(r weftv1.Report_builder) {
-	r.Node, r.BootId, r.TimeNs = &a.name, new(fmt.Sprintf("boot-%d", a.boots)), &a.f.now
+	r.Node, r.BootId, r.TimeNs = &a.name, new(a.boot()), &a.f.now
 	a.out = append(a.out, r.Build())
 }
+
+func (a *agent) boot() string { return fmt.Sprintf("boot-%d", a.boots) }
 
 func (a *agent) hello() {
 	h := weftv1.Hello_builder{Inventory: a.inventory()}
@@ -123,7 +129,7 @@ func (a *agent) reconcile() {
 		switch {
 		case r == nil && x.HasStop():
 			a.runs[key] = &runOf{key: key} // nothing here, and that is said below
-		case r == nil && !fenced:
+		case r == nil && !fenced && a.desired.GetBootId() == a.boot():
 			a.launch(key, x)
 		case r != nil && x.HasStop() && r.alive:
 			if !r.stopping || x.GetKillAtNs() < r.killAt {

@@ -222,7 +222,7 @@ func (f *fabric) placeOne() {
 	if len(waiting) == 0 {
 		return
 	}
-	j := rapid.SampledFrom(waiting).Draw(f.t, "job")
+	j := waiting[rapid.IntRange(0, len(waiting)-1).Draw(f.t, "job")]
 	g := j.Spec.GetGroups()[0]
 	want := rapid.Uint32Range(g.GetMin(), g.GetMax()).Draw(f.t, "size")
 	if st := f.fit(j, want, rapid.Permutation(f.agents).Draw(f.t, "order")); st != nil {

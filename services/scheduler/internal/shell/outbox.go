@@ -1,0 +1,282 @@
+package shell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/cell"
+	"github.com/weft-fabric/weft/libs/ledger"
+	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
+	"github.com/weft-fabric/weft/services/scheduler/lifecycle"
+)
+
+// Assigner writes each node's whole desired set to ASSIGNMENTS: one message a node, with the ledger sequence that it
+// reflects, never a lower one, never deleted.
+type Assigner struct {
+	proj   *Projection
+	writer *Writer
+	out    bus.Outbox
+	log    *slog.Logger
+	wake   <-chan struct{}
+	term   uint64
+	wrote  map[string]written
+
+	mu      sync.Mutex
+	touched map[string]bool // nodes whose desired set may have changed; written by the fold's hook
+}
+
+// written is what stands in the stream for a node.
+type written struct {
+	at   uint64 // position in the stream
+	seq  uint64 // ledger sequence that it reflects
+	body string // the desired set, without the sequence
+}
+
+// NewAssigner makes one; it must be made before the projection is first stepped.
+func NewAssigner(proj *Projection, w *Writer, out bus.Outbox, log *slog.Logger) *Assigner {
+	a := &Assigner{proj: proj, writer: w, out: out, log: log, touched: map[string]bool{}, wrote: map[string]written{}, wake: proj.Wake()}
+	proj.OnCommit(a.note)
+	return a
+}
+
+func (a *Assigner) note(at ledger.Position, c *weftv1.Commit) {
+	var nodes []string
+	a.proj.View(func(s *cell.State, _ ledger.Position) {
+		for _, e := range c.GetEntries() {
+			if f, err := cell.Fact(e, at.Seq); err == nil && f != nil {
+				nodes = append(nodes, lifecycle.AssignedNodes(s, f)...)
+			}
+		}
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range nodes {
+		a.touched[n] = true
+	}
+}
+
+// Wakes implements run.Shell.
+func (a *Assigner) Wakes() []<-chan struct{} { return []<-chan struct{}{a.wake} }
+
+// Step implements run.Shell.
+func (a *Assigner) Step(ctx context.Context, _ time.Time) (bool, time.Time, error) {
+	if !a.writer.Leading() {
+		a.term = 0
+		return false, time.Time{}, nil
+	}
+	var s *cell.State
+	var seq uint64
+	a.proj.View(func(live *cell.State, at ledger.Position) { s, seq = live.Overlay(), at.Seq })
+	if term := a.writer.Term(); term != a.term {
+		clear(a.wrote)
+		a.mu.Lock()
+		for n := range s.Nodes() {
+			a.touched[n.Name] = true
+		}
+		a.mu.Unlock()
+		a.term = term
+	}
+	a.mu.Lock()
+	nodes := make([]string, 0, len(a.touched))
+	for n := range a.touched {
+		nodes = append(nodes, n)
+	}
+	a.mu.Unlock()
+	slices.Sort(nodes)
+	did := false
+	for _, n := range nodes {
+		a.mu.Lock()
+		delete(a.touched, n) // before the state is read, so that a later touch is not lost
+		a.mu.Unlock()
+		wrote, err := a.assign(ctx, s, n, seq)
+		if err != nil {
+			a.mu.Lock()
+			a.touched[n] = true
+			a.mu.Unlock()
+			return did, time.Time{}, fmt.Errorf("assign %s: %w", n, err)
+		}
+		did = did || wrote
+	}
+	return did, time.Time{}, nil
+}
+
+func (a *Assigner) assign(ctx context.Context, s *cell.State, node string, seq uint64) (bool, error) {
+	w, ok := a.wrote[node]
+	if !ok {
+		var err error
+		if w, err = a.load(ctx, node); err != nil {
+			return false, err
+		}
+	}
+	m := lifecycle.Assignment(s, node, seq)
+	body, err := bodyOf(m)
+	if err != nil {
+		return false, err
+	}
+	if w.at != 0 && body == w.body {
+		a.wrote[node] = w
+		return false, nil
+	}
+	if seq < w.seq {
+		return false, fmt.Errorf("the stream holds the desired set of ledger record %d, this is %d: %w", w.seq, seq, ledger.ErrMoved)
+	}
+	data, err := proto.Marshal(m)
+	if err != nil {
+		return false, err
+	}
+	at, err := a.out.Put(ctx, w.at, bus.Message{Subject: bus.SubjectAssign(node), Data: data})
+	if err != nil {
+		delete(a.wrote, node) // look what stands there
+		return false, err
+	}
+	a.wrote[node] = written{at: at, seq: seq, body: body}
+	return true, nil
+}
+
+func (a *Assigner) load(ctx context.Context, node string) (written, error) {
+	msg, at, ok, err := a.out.Get(ctx, bus.SubjectAssign(node))
+	if err != nil || !ok {
+		return written{}, err
+	}
+	var m weftv1.Assignment
+	if err := proto.Unmarshal(msg.Data, &m); err != nil {
+		a.log.Warn("assignment in the stream is unreadable; it is replaced", "node", node, "error", err)
+		return written{at: at, body: "unreadable"}, nil
+	}
+	seq := m.GetLedgerSeq()
+	body, err := bodyOf(&m)
+	return written{at: at, seq: seq, body: body}, err
+}
+
+// bodyOf is the desired set without the sequence, to compare; it leaves m as it was.
+func bodyOf(m *weftv1.Assignment) (string, error) {
+	seq := m.GetLedgerSeq()
+	m.ClearLedgerSeq()
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	m.SetLedgerSeq(seq)
+	return string(b), err
+}
+
+// PositionHeader says which fact an event is: ledger sequence and index of the event within its commit.
+const PositionHeader = "Weft-Ledger"
+
+// TenantHeader and JobHeader let readers filter without decoding.
+const (
+	TenantHeader = "Weft-Tenant"
+	JobHeader    = "Weft-Job"
+)
+
+// Announcer writes EVENTS: each fact once, in the ledger's order. Its position is the stream's own last message, so two
+// replicas that write at once can only write the same.
+type Announcer struct {
+	proj    *Projection
+	writer  *Writer
+	out     bus.Outbox
+	read    func(ctx context.Context, from uint64, max int) ([]ledger.Record, error)
+	wake    <-chan struct{}
+	term    uint64
+	last    uint64 // position in the stream
+	seq     uint64 // ledger sequence whose events come next
+	skip    int    // events of it that are written already
+	started bool
+}
+
+// NewAnnouncer makes one. Log is read apart from the projection, so it must be a reader of its own.
+func NewAnnouncer(proj *Projection, w *Writer, log ledger.Log, out bus.Outbox) *Announcer {
+	return &Announcer{proj: proj, writer: w, out: out, read: log.Read, wake: proj.Wake()}
+}
+
+// Wakes implements run.Shell.
+func (a *Announcer) Wakes() []<-chan struct{} { return []<-chan struct{}{a.wake} }
+
+// Step implements run.Shell: it writes the events of a few commits.
+func (a *Announcer) Step(ctx context.Context, _ time.Time) (bool, time.Time, error) {
+	if !a.writer.Leading() {
+		a.term = 0
+		return false, time.Time{}, nil
+	}
+	if term := a.writer.Term(); term != a.term {
+		if err := a.position(ctx); err != nil {
+			return false, time.Time{}, fmt.Errorf("position in EVENTS: %w", err)
+		}
+		a.term = term
+	}
+	var s *cell.State
+	var tip uint64
+	a.proj.View(func(live *cell.State, at ledger.Position) { s, tip = live.Overlay(), at.Seq })
+	if a.seq > tip {
+		return false, time.Time{}, nil
+	}
+	recs, err := a.read(ctx, a.seq, 64)
+	if err != nil {
+		return false, time.Time{}, err
+	}
+	did := false
+	for _, r := range recs {
+		if r.Seq > tip {
+			break
+		}
+		if r.Seq > a.seq { // what lay before was purged
+			a.seq, a.skip = r.Seq, 0
+		}
+		c, err := ledger.Decode(r.Data)
+		if err != nil {
+			return did, time.Time{}, err
+		}
+		if err := a.announce(ctx, r.Seq, c, s); err != nil {
+			a.term = 0
+			return did, time.Time{}, err
+		}
+		a.seq, a.skip, did = r.Seq+1, 0, true
+	}
+	return did, time.Time{}, nil
+}
+
+func (a *Announcer) announce(ctx context.Context, seq uint64, c *weftv1.Commit, s *cell.State) error {
+	for i, ev := range lifecycle.CloudEvents(seq, c, s) {
+		if i < a.skip {
+			continue
+		}
+		m := bus.Message{Subject: bus.SubjectEvent(ev.Tenant, ev.Type), Data: ev.JSON,
+			Header: map[string]string{PositionHeader: fmt.Sprintf("%d/%d", seq, i), TenantHeader: ev.Tenant}}
+		if ev.Job != "" {
+			m.Header[JobHeader] = ev.Job
+		}
+		at, err := a.out.Append(ctx, a.last, m)
+		if err != nil {
+			return fmt.Errorf("event %d/%d: %w", seq, i, err)
+		}
+		a.last, a.skip = at, i+1
+	}
+	return nil
+}
+
+// position finds where the stream stands.
+func (a *Announcer) position(ctx context.Context) error {
+	m, last, ok, err := a.out.Last(ctx)
+	if err != nil {
+		return err
+	}
+	a.last, a.seq, a.skip = last, 1, 0
+	if !ok {
+		return nil
+	}
+	seq, index, found := strings.Cut(m.Header[PositionHeader], "/")
+	n, err1 := strconv.ParseUint(seq, 10, 64)
+	i, err2 := strconv.Atoi(index)
+	if !found || errors.Join(err1, err2) != nil {
+		return fmt.Errorf("its last message says %q for %s; only a scheduler may write there", m.Header[PositionHeader], PositionHeader)
+	}
+	a.seq, a.skip = n, i+1
+	return nil
+}

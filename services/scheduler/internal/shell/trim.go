@@ -1,0 +1,76 @@
+package shell
+
+import (
+	"context"
+	"time"
+
+	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/cell"
+	"github.com/weft-fabric/weft/libs/ledger"
+)
+
+const (
+	trimEvery = time.Minute
+	trimAfter = time.Hour
+)
+
+// Trimmer removes inputs that were consumed an hour ago. What the ledger says of them is long on disk; the hour is for
+// an operator who puts an older copy of the ledger back.
+type Trimmer struct {
+	proj   *Projection
+	writer *Writer
+	inputs []bus.Inbox // used for trimming only; not the decider's
+	marks  []mark
+	next   time.Time
+}
+
+// mark is how far the inputs had been consumed at a time.
+type mark struct {
+	at   time.Time
+	seqs []uint64
+}
+
+// NewTrimmer makes one for the given inputs.
+func NewTrimmer(proj *Projection, w *Writer, inputs ...bus.Inbox) *Trimmer {
+	return &Trimmer{proj: proj, writer: w, inputs: inputs}
+}
+
+// Wakes implements run.Shell.
+func (t *Trimmer) Wakes() []<-chan struct{} { return nil }
+
+// Step implements run.Shell.
+func (t *Trimmer) Step(ctx context.Context, now time.Time) (bool, time.Time, error) {
+	if now.Before(t.next) {
+		return false, t.next, nil
+	}
+	t.next = now.Add(trimEvery)
+	if !t.writer.Leading() {
+		t.marks = nil
+		return false, t.next, nil
+	}
+	m := mark{at: now, seqs: make([]uint64, len(t.inputs))}
+	for i, in := range t.inputs {
+		name, created, err := in.Stream(ctx)
+		if err != nil {
+			return false, t.next, err
+		}
+		t.proj.View(func(s *cell.State, _ ledger.Position) {
+			if c := s.Cursor(name); c.GetCreatedNs() == created {
+				m.seqs[i] = c.GetSeq()
+			}
+		})
+	}
+	t.marks = append(t.marks, m)
+	if now.Sub(t.marks[0].at) < trimAfter {
+		return false, t.next, nil
+	}
+	for i, in := range t.inputs {
+		if seq := t.marks[0].seqs[i]; seq > 0 {
+			if err := in.Trim(ctx, seq); err != nil {
+				return false, t.next, err
+			}
+		}
+	}
+	t.marks = t.marks[1:]
+	return false, t.next, nil
+}
