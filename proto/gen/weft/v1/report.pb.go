@@ -1835,6 +1835,7 @@ type Assignment struct {
 	xxx_hidden_Node        *string                `protobuf:"bytes,1,opt,name=node"`
 	xxx_hidden_LedgerSeq   uint64                 `protobuf:"varint,2,opt,name=ledger_seq,json=ledgerSeq"`
 	xxx_hidden_Attempts    *[]*AssignedAttempt    `protobuf:"bytes,3,rep,name=attempts"`
+	xxx_hidden_BootId      *string                `protobuf:"bytes,4,opt,name=boot_id,json=bootId"`
 	XXX_raceDetectHookData protoimpl.RaceDetectHookData
 	XXX_presence           [1]uint32
 	unknownFields          protoimpl.UnknownFields
@@ -1892,18 +1893,33 @@ func (x *Assignment) GetAttempts() []*AssignedAttempt {
 	return nil
 }
 
+func (x *Assignment) GetBootId() string {
+	if x != nil {
+		if x.xxx_hidden_BootId != nil {
+			return *x.xxx_hidden_BootId
+		}
+		return ""
+	}
+	return ""
+}
+
 func (x *Assignment) SetNode(v string) {
 	x.xxx_hidden_Node = &v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 3)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 4)
 }
 
 func (x *Assignment) SetLedgerSeq(v uint64) {
 	x.xxx_hidden_LedgerSeq = v
-	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 3)
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 4)
 }
 
 func (x *Assignment) SetAttempts(v []*AssignedAttempt) {
 	x.xxx_hidden_Attempts = &v
+}
+
+func (x *Assignment) SetBootId(v string) {
+	x.xxx_hidden_BootId = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 3, 4)
 }
 
 func (x *Assignment) HasNode() bool {
@@ -1920,6 +1936,13 @@ func (x *Assignment) HasLedgerSeq() bool {
 	return protoimpl.X.Present(&(x.XXX_presence[0]), 1)
 }
 
+func (x *Assignment) HasBootId() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 3)
+}
+
 func (x *Assignment) ClearNode() {
 	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 0)
 	x.xxx_hidden_Node = nil
@@ -1930,12 +1953,20 @@ func (x *Assignment) ClearLedgerSeq() {
 	x.xxx_hidden_LedgerSeq = 0
 }
 
+func (x *Assignment) ClearBootId() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 3)
+	x.xxx_hidden_BootId = nil
+}
+
 type Assignment_builder struct {
 	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
 
 	Node      *string
 	LedgerSeq *uint64
 	Attempts  []*AssignedAttempt
+	// Boot of the node that this is meant for. An agent of another boot starts nothing of it: its hello has not been read
+	// yet, and what was assigned to the boot before may have run, ended and been given to others.
+	BootId *string
 }
 
 func (b0 Assignment_builder) Build() *Assignment {
@@ -1943,14 +1974,18 @@ func (b0 Assignment_builder) Build() *Assignment {
 	b, x := &b0, m0
 	_, _ = b, x
 	if b.Node != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 3)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 4)
 		x.xxx_hidden_Node = b.Node
 	}
 	if b.LedgerSeq != nil {
-		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 3)
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 4)
 		x.xxx_hidden_LedgerSeq = *b.LedgerSeq
 	}
 	x.xxx_hidden_Attempts = &b.Attempts
+	if b.BootId != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 3, 4)
+		x.xxx_hidden_BootId = b.BootId
+	}
 	return m0
 }
 
@@ -3407,13 +3442,14 @@ const file_weft_v1_report_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x12\n" +
 	"\x04save\x18\x03 \x01(\tR\x04save\x12\x18\n" +
-	"\amessage\x18\x04 \x01(\tR\amessage\"u\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\"\x8e\x01\n" +
 	"\n" +
 	"Assignment\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1d\n" +
 	"\n" +
 	"ledger_seq\x18\x02 \x01(\x04R\tledgerSeq\x124\n" +
-	"\battempts\x18\x03 \x03(\v2\x18.weft.v1.AssignedAttemptR\battempts\"\xde\x03\n" +
+	"\battempts\x18\x03 \x03(\v2\x18.weft.v1.AssignedAttemptR\battempts\x12\x17\n" +
+	"\aboot_id\x18\x04 \x01(\tR\x06bootId\"\xde\x03\n" +
 	"\x0fAssignedAttempt\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x12\n" +
