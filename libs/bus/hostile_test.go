@@ -115,7 +115,7 @@ func TestHostileTenant(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		feed, err := acme.SubscribeSync("weft.event.acme.*")
+		feed, err := acme.SubscribeSync("weft.event.acme.>")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,7 +132,7 @@ func TestHostileTenant(t *testing.T) {
 		if m := <-answer; m == nil || string(m.Data) != "job" {
 			t.Fatalf("answer %+v", m)
 		}
-		if err := busnats.NewCaller(b.Door).Send(bus.Message{Subject: bus.SubjectEvent("acme", "job-placed"), Data: []byte("e")}); err != nil {
+		if err := busnats.NewCaller(b.Door).Send(bus.Message{Subject: bus.SubjectDoorEvent("acme", "01jd", "job-placed"), Data: []byte("e")}); err != nil {
 			t.Fatal(err)
 		}
 		if m, err := feed.NextMsg(patience); err != nil || string(m.Data) != "e" {
@@ -141,7 +141,7 @@ func TestHostileTenant(t *testing.T) {
 	})
 	t.Run("a forged reply subject gets no answer", func(t *testing.T) {
 		beta := hostile(t, srv, bus.TenantRole("beta"))
-		victim, err := beta.SubscribeSync("weft.event.beta.*")
+		victim, err := beta.SubscribeSync("weft.event.beta.>")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestHostileTenant(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		for _, reply := range []string{"weft.event.beta.job-failed", "_INBOX_beta.x"} {
+		for _, reply := range []string{"weft.event.beta.01jd.job-failed", "_INBOX_beta.x"} {
 			if err := acme.PublishRequest("weft.request.acme.submit", reply, []byte("x")); err != nil {
 				t.Fatal(err)
 			}

@@ -159,8 +159,17 @@ const (
 // SubjectRequest is where the gateway puts a tenant's request for the scheduler.
 func SubjectRequest(tenant, verb string) string { return "weft.request." + tenant + "." + verb }
 
-// SubjectEvent is where a tenant's CloudEvents of one type go, in EVENTS and in DOOR.
+// SubjectEvent is where a tenant's CloudEvents of one type go, in EVENTS.
 func SubjectEvent(tenant, typ string) string { return "weft.event." + tenant + "." + typ }
+
+// SubjectDoorEvent is where the gateway repeats a tenant's live events in DOOR, where a token more costs nothing: a
+// pipeline subscribes to weft.event.<tenant>.> or to one job. An event that concerns no job has job "-".
+func SubjectDoorEvent(tenant, job, typ string) string {
+	if job == "" {
+		job = "-"
+	}
+	return "weft.event." + tenant + "." + job + "." + typ
+}
 
 // SubjectFinding is where telemetry puts what it found.
 func SubjectFinding(tenant, kind string) string { return "weft.finding." + tenant + "." + kind }
@@ -241,7 +250,7 @@ func grants(r Role) (g grant, ok bool) {
 		return grant{account: AccountNodes, publish: all, deny: denyDesign, subscribe: all}, true
 	case RoleDoor:
 		return grant{
-			account: AccountDoor, publish: []string{"weft.event.*.*"}, respond: true,
+			account: AccountDoor, publish: []string{"weft.event.*.*.*"}, respond: true,
 			subscribe: []string{"weft.request.*.*", "weft.api.*.*", InboxPrefix(r) + ".>"},
 		}, true
 	}
@@ -252,7 +261,7 @@ func grants(r Role) (g grant, ok bool) {
 		return grant{
 			account:   AccountDoor,
 			publish:   []string{"weft.request." + t + ".*", "weft.api." + t + ".*"},
-			subscribe: []string{"weft.event." + t + ".*", InboxPrefix(r) + ".>"},
+			subscribe: []string{"weft.event." + t + ".>", InboxPrefix(r) + ".>"},
 		}, CheckToken(t) == nil
 	}
 	return grant{}, false
