@@ -13,29 +13,29 @@ import (
 
 // Config of one node's agent. Zero fields get what DefaultConfig gives, where it gives something.
 type Config struct {
-	Node string // name in the fabric, [a-z0-9-]{1,63}
-	Dir  string // run directories, logs, bundles; one agent at a time
+	Node string `koanf:"node"` // name in the fabric, [a-z0-9-]{1,63}
+	Dir  string `koanf:"dir"`  // run directories, logs, bundles; one agent at a time
 
-	SavesDir    string // root of the saves that ranks write: <SavesDir>/<tenant>/<job>/<save>/rank-<r>
-	SavesShared bool   // every node of the fabric sees the same SavesDir
-	OutputDir   string // root of WEFT_OUTPUT_DIR; empty = beside SavesDir if that is shared, else in Dir
+	SavesDir    string `koanf:"saves_dir"`    // root of the saves that ranks write: <SavesDir>/<tenant>/<job>/<save>/rank-<r>
+	SavesShared bool   `koanf:"saves_shared"` // every node of the fabric sees the same SavesDir
+	OutputDir   string `koanf:"output_dir"`   // root of WEFT_OUTPUT_DIR; empty = beside SavesDir if that is shared, else in Dir
 
-	Address   string // at which other nodes reach this node's ranks
-	PortBase  int    // ports that ranks may use
-	PortCount int
-	Rack      string
-	Block     string
-	Spot      bool
+	Address   string `koanf:"address"`   // at which other nodes reach this node's ranks
+	PortBase  int    `koanf:"port_base"` // ports that ranks may use
+	PortCount int    `koanf:"port_count"`
+	Rack      string `koanf:"rack"`
+	Block     string `koanf:"block"`
+	Spot      bool   `koanf:"spot"`
 
-	CPU    int64 // thousandths of a core offered; 0 = all that the machine has
-	Memory int64 // bytes offered; 0 = all that the machine has
+	CPU    int64 `koanf:"cpu_milli"`    // thousandths of a core offered; 0 = all that the machine has
+	Memory int64 `koanf:"memory_bytes"` // bytes offered; 0 = all that the machine has
 
-	Beat        time.Duration // between signs of life
-	Fence       time.Duration // without contact for this long the node counts as lost; 0 = never
-	FenceMargin time.Duration // ranks are killed this long before; 0 = min(15 s, Fence/4)
+	Beat        time.Duration `koanf:"beat"`         // between signs of life
+	Fence       time.Duration `koanf:"fence"`        // without contact for this long the node counts as lost; 0 = never
+	FenceMargin time.Duration `koanf:"fence_margin"` // ranks are killed this long before; 0 = min(15 s, Fence/4)
 
-	CgroupRoot string // where to look for cgroup v2; empty = where it is mounted; "none" = do without
-	Version    string // of this build, for listings
+	CgroupRoot string `koanf:"cgroup_root"` // where to look for cgroup v2; empty = where it is mounted; "none" = do without
+	Version    string `koanf:"-"`           // of this build, for listings
 }
 
 // DefaultConfig is a node that offers the whole machine.

@@ -160,17 +160,18 @@ func newFabric(t *testing.T, out bus.Outbox, reports bus.Inbox, bundles bus.Obje
 func (f *fabric) killRuns() {
 	dirs, _ := filepath.Glob(filepath.Join(f.dir, "runs", "*"))
 	for _, d := range dirs {
-		for _, root := range []string{"", cgroup.None} {
-			cfg := testConfig(f.dir)
-			g := cgroup.Open(root, cgroupName(cfg)).Group(filepath.Base(d), "WEFT_RUN="+d)
+		g := cgroup.Group{Marker: "WEFT_RUN=" + d}
+		testkit.Eventually(f.t, waitLong, func() bool {
 			_ = g.KillAll()
-			testkit.Eventually(f.t, waitLong, func() bool { ok, _ := g.Empty(); return ok })
-			_ = g.Remove()
-		}
+			ok, _ := g.Empty()
+			return ok
+		})
 	}
 	if m := cgroup.Open("", cgroupName(testConfig(f.dir))); m.Works() {
-		_ = m.Sweep(func(string) bool { return false })
-		_ = unix.Rmdir(m.Base())
+		testkit.Eventually(f.t, waitLong, func() bool {
+			_ = m.Sweep(func(string) bool { return false })
+			return unix.Rmdir(m.Base()) == nil
+		})
 	}
 }
 

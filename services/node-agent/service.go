@@ -2,22 +2,26 @@ package nodeagent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/device"
+	"github.com/weft-fabric/weft/libs/python"
 	"github.com/weft-fabric/weft/libs/run"
 	"github.com/weft-fabric/weft/services/node-agent/internal/cgroup"
 	"github.com/weft-fabric/weft/services/node-agent/internal/launch"
 	"github.com/weft-fabric/weft/services/node-agent/internal/proc"
+	"github.com/weft-fabric/weft/services/node-agent/internal/sample"
 	"github.com/weft-fabric/weft/services/node-agent/internal/shell"
 )
 
@@ -106,9 +110,13 @@ func (a *Agent) shells(ctx context.Context, boot string) ([]run.Shell, func(), e
 	if err := inv.look(askCtx); err != nil {
 		return nil, nil, err
 	}
+	pythonDir := filepath.Join(cfg.Dir, "python")
+	if err := python.Write(pythonDir); err != nil {
+		return nil, nil, err
+	}
 	node := launch.Node{
 		Name: cfg.Node, Address: cfg.Address, Devices: inv.get().GetDevices(), Simulated: inv.get().GetSimulated(),
-		SavesDir: cfg.SavesDir, OutputDir: cfg.OutputDir,
+		SavesDir: cfg.SavesDir, OutputDir: cfg.OutputDir, PythonDir: pythonDir,
 	}
 	fence := max(0, cfg.Fence-cfg.FenceMargin)
 	contact := shell.NewContact(cfg.Dir, boot)
@@ -135,7 +143,8 @@ func (a *Agent) shells(ctx context.Context, boot string) ([]run.Shell, func(), e
 		core.Close()
 		return nil, nil, err
 	}
-	shells := []run.Shell{core, reports, beat, logs, saves, janitor}
+	metrics := sample.New(sample.Config{Node: cfg.Node, Epoch: strings.ToLower(rand.Text())}, d.Device, d.Metrics)
+	shells := []run.Shell{core, reports, beat, logs, saves, janitor, metrics}
 	for _, w := range prep.Workers(preparers) {
 		shells = append(shells, w)
 	}

@@ -18,10 +18,17 @@ func TestProperties(t *testing.T) {
 		released := map[ID]bool{} // said by any agent
 		settle := func() {
 			fenced := n.fence != 0 && n.now >= n.fence
+			said := map[ID]bool{}
+			for id, h := range n.have {
+				said[id] = h.Said.Released
+			}
 			did, next := n.settle()
 			for _, x := range did {
 				id := x.of()
 				h := n.have[id]
+				if h == nil {
+					h = &Attempt{Phase: Empty} // forgotten in the same breath
+				}
 				switch x := x.(type) {
 				case Launch:
 					if fenced {
@@ -31,12 +38,16 @@ func TestProperties(t *testing.T) {
 						t.Fatalf("%v launched again after its processes had run", id)
 					}
 				case SayReleased:
-					released[id] = true
+					released[id], said[id] = true, true
 					if h.Phase != Empty {
 						t.Fatalf("%v released while %v", id, h.Phase)
 					}
-					if x.Completed && (h.Bad > 0 || !h.Completed) {
+					if x.Completed && h.Bad > 0 {
 						t.Fatalf("%v completed with %d bad ranks", id, h.Bad)
+					}
+				case Forget:
+					if !said[id] {
+						t.Fatalf("%v forgotten before its release was said", id)
 					}
 				}
 			}

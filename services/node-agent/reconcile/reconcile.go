@@ -175,7 +175,8 @@ func Decide(w World) (do []Action, next int64) {
 		end := ending(w, a, x, wanted)
 		switch {
 		case a.Phase == Empty:
-			if w.Known && !wanted {
+			// The scheduler may count it as holding devices until it hears of the release, wanted or not.
+			if w.Known && !wanted && (a.Said.Released || a.Flushed) {
 				do = append(do, Forget{a.ID})
 			}
 		case a.Phase == Preparing:

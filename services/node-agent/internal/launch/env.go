@@ -115,7 +115,7 @@ func Ranks(n Node, a *weftv1.AssignedAttempt, spec *weftv1.JobSpec, d Dirs, host
 			if err := rendezvous(e, a, spec, pl.group, pl.p, peers, rank, len(ranks), local); err != nil {
 				return nil, err
 			}
-			identity(e, n, a, spec, pl.group, rank, resume, marker)
+			identity(e, n, a, spec, pl.group, d, rank, resume, marker)
 			base := "rank-" + strconv.FormatUint(uint64(rank), 10)
 			ranks = append(ranks, shim.Rank{
 				Rank: rank, Argv: pl.group.GetCommand(), Env: e.list(), Dir: d.Work,
@@ -238,24 +238,27 @@ func rendezvous(e *env, a *weftv1.AssignedAttempt, spec *weftv1.JobSpec, g *weft
 	return nil
 }
 
-func identity(e *env, n Node, a *weftv1.AssignedAttempt, spec *weftv1.JobSpec, g *weftv1.Group, rank uint32, resume, marker string) {
+func identity(e *env, n Node, a *weftv1.AssignedAttempt, spec *weftv1.JobSpec, g *weftv1.Group, d Dirs, rank uint32, resume, marker string) {
 	e.set("WEFT_JOB", a.GetJob())
 	e.set("WEFT_JOB_NAME", a.GetName())
 	e.set("WEFT_QUEUE", a.GetQueue())
 	e.set("WEFT_TENANT", a.GetTenant())
 	e.u32("WEFT_ATTEMPT", a.GetAttempt())
 	e.u32("WEFT_RESTARTS", a.GetRestarts())
-	e.u32("WEFT_RANK", rank)
-	e.u32("WEFT_WORLD_SIZE", a.GetSize())
+	if !isTorchrun(g.GetCommand()) { // its workers have ranks of their own
+		e.u32("WEFT_RANK", rank)
+		e.u32("WEFT_WORLD_SIZE", a.GetSize())
+	}
 	e.set("WEFT_GROUP", g.GetName())
 	e.set("WEFT_NODE", n.Name)
 	e.set("WEFT_CHECKPOINT_DIR", n.SaveDir(a.GetTenant(), a.GetJob()))
 	e.set("WEFT_RESUME_FROM", resume)
 	e.set("WEFT_OUTPUT_DIR", n.JobOutput(a.GetTenant(), a.GetJob()))
 	c := spec.GetCheckpoint()
-	e.seconds("WEFT_CHECKPOINT_LIGHT", c.GetLightNs())
-	e.seconds("WEFT_CHECKPOINT_FULL", c.GetFullNs())
-	e.seconds("WEFT_CHECKPOINT_GRACE", c.GetGraceNs())
+	e.seconds("WEFT_LIGHT_EVERY", c.GetLightNs())
+	e.seconds("WEFT_FULL_EVERY", c.GetFullNs())
+	e.seconds("WEFT_GRACE", c.GetGraceNs())
+	e.set("WEFT_BEAT_FILE", filepath.Join(filepath.Dir(d.Work), "beat-"+strconv.FormatUint(uint64(rank), 10)+".json"))
 	if n.PythonDir != "" {
 		pp := n.PythonDir
 		if old := e.kv["PYTHONPATH"]; old != "" {

@@ -1,7 +1,10 @@
 package launch
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,10 +17,16 @@ type Unrestorable struct{ Why string }
 
 func (e *Unrestorable) Error() string { return e.Why }
 
+// Unreadable: the save could not be read now, which says nothing about it.
+type Unreadable struct{ Err error }
+
+func (e *Unreadable) Error() string { return e.Err.Error() }
+func (e *Unreadable) Unwrap() error { return e.Err }
+
 // Resume returns the directory of a save whose bytes the checkpoint service located, after looking that every part is
-// there. verify reads one part's bytes; the nodes of an attempt share that work: rank r's part is read where rank
-// r mod size runs.
-func Resume(n Node, a *weftv1.AssignedAttempt, at *weftv1.LocateReply, verify func(dir string) error) (string, error) {
+// there. verify reads one part's bytes, and fails with *Unrestorable if they are damaged; the nodes of an attempt share
+// that work: rank r's part is read where rank r mod size runs.
+func Resume(ctx context.Context, n Node, a *weftv1.AssignedAttempt, at *weftv1.LocateReply, verify func(ctx context.Context, dir string) error) (string, error) {
 	if at.GetError() != "" {
 		return "", &Unrestorable{at.GetError()}
 	}
@@ -31,14 +40,19 @@ func Resume(n Node, a *weftv1.AssignedAttempt, at *weftv1.LocateReply, verify fu
 		if !filepath.IsLocal(filepath.FromSlash(c.GetPath())) {
 			return "", &Unrestorable{fmt.Sprintf("save %s names a part outside of the tier: %q", save, c.GetPath())}
 		}
-		if _, err := os.Stat(filepath.Join(part, "part.json")); err != nil {
-			return "", &Unrestorable{fmt.Sprintf("save %s: the part %s is not on this node (written on %s): %v; share saves_dir between the nodes", save, c.GetPath(), c.GetNode(), err)}
+		if _, err := os.Stat(filepath.Join(part, "part.json")); errors.Is(err, fs.ErrNotExist) {
+			return "", &Unrestorable{fmt.Sprintf("save %s: the part %s, written on %s, is not on this node; share saves_dir between the nodes", save, c.GetPath(), c.GetNode())}
+		} else if err != nil {
+			return "", &Unreadable{err}
 		}
 		if !slices.ContainsFunc(c.GetRanks(), func(r uint32) bool { return runsHere(a, r%max(1, a.GetSize())) }) {
 			continue
 		}
-		if err := verify(part); err != nil {
-			return "", &Unrestorable{fmt.Sprintf("save %s: %v", save, err)}
+		var bad *Unrestorable
+		if err := verify(ctx, part); errors.As(err, &bad) {
+			return "", &Unrestorable{fmt.Sprintf("save %s: %s", save, bad.Why)}
+		} else if err != nil {
+			return "", &Unreadable{err}
 		}
 	}
 	return dir, nil

@@ -66,6 +66,8 @@ type Provider struct {
 	driver string
 	raw    []answer // events of the child, not yet judged
 	queue  []device.Event
+	pid    int           // of the child; 0 = none
+	spent  time.Duration // processor time of ended children
 }
 
 // Open starts the child and lists the devices. Without the library it fails with device.ErrNoLibrary, in one line with

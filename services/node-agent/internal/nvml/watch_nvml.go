@@ -30,7 +30,7 @@ func (r *real) watch(uuid string, c *card) answer {
 		return failed("event set", ret)
 	}
 	if ret := c.RegisterEvents(mask, set); ret != nvml.SUCCESS {
-		set.Free()
+		_ = set.Free()
 		return failed("register events", ret)
 	}
 	c.watched = true
@@ -56,7 +56,7 @@ func (r *real) wait(uuid string, set nvml.EventSet) {
 			a := failed("wait", ret)
 			a.UUID = uuid
 			r.sink(a)
-			set.Free()
+			_ = set.Free()
 			return
 		}
 	}

@@ -71,7 +71,7 @@ func (p *Provider) enumerate(now time.Time, skip map[int]bool) (stuck int, err e
 	if p.opts.Library != "" {
 		env = append(env, "WEFT_NVML_LIBRARY="+p.opts.Library)
 	}
-	if p.child, err = start(p.opts.Binary, env, p.heard); err != nil {
+	if p.child, err = p.launch(env); err != nil {
 		return -1, err
 	}
 	a, err := p.ask(request{Op: opOpen}, p.opts.OpenDeadline)

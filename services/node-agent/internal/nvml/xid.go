@@ -2,10 +2,7 @@ package nvml
 
 import "fmt"
 
-// xidVersion names the state of NVIDIA's catalogue that the table follows.
-const xidVersion = "2025-10-29"
-
-// fatal are the XIDs after which a device must not be used until it is proved to work again, with what they mean. All
+// fatal, which follows NVIDIA's catalogue as of 2025-10-29, are the XIDs after which a device must not be used until it is proved to work again, with what they mean. All
 // others are noted: most are faults of the program that ran, and the device works on.
 var fatal = map[uint32]string{
 	46: "GPU stopped processing", 48: "double-bit memory error", 62: "internal micro-controller halt", 64: "row remap failed",

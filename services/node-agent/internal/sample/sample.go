@@ -206,6 +206,11 @@ func (s *Shell) host(now time.Time) error {
 		s.errors++
 		err = fmt.Errorf("sample host: %w", err)
 	}
+	if h, ok := s.dev.(device.Helper); ok {
+		if own, measured := v.Get(metric.AgentCPU); measured {
+			v.Set(metric.AgentCPU, own+h.HelperCPU().Seconds())
+		}
+	}
 	v.Set(metric.AgentSampleErrors, s.errors)
 	v.Set(metric.AgentBatchesDropped, s.dropped)
 	s.record(-1, now, &v)

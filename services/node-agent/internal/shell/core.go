@@ -137,7 +137,10 @@ func (c *Core) adoptAll(now time.Time) error {
 			c.flush(r, now)
 		}
 	}
-	if err := c.d.Groups.Sweep(func(name string) bool { return known[name] }); err != nil {
+	if err := c.d.Groups.Sweep(func(name string) bool {
+		run, _, _ := strings.Cut(name, groupSeparator)
+		return known[run]
+	}); err != nil {
 		slog.Warn("cgroups of no run could not be removed", "err", err)
 	}
 	c.useDevices()
@@ -269,6 +272,10 @@ func (c *Core) read(ctx context.Context, now time.Time) bool {
 func (c *Core) assign(o reconcile.Order, a *weftv1.Assignment) {
 	if a.GetNode() != c.cfg.Node.Name {
 		slog.Error("an assignment of another node was refused", "node", a.GetNode())
+		return
+	}
+	if b := a.GetBootId(); b != "" && b != c.cfg.BootID {
+		slog.Info("an assignment for an earlier start of this machine was left alone", "ledger_seq", o.LedgerSeq)
 		return
 	}
 	if reconcile.Stale(c.order, o) {

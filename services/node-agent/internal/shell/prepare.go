@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,7 +32,7 @@ type PreparerConfig struct {
 	Contact string // file
 	FenceNS int64
 	HostEnv []string
-	Verify  func(dir string) error // reads one part of a save
+	Verify  func(ctx context.Context, dir string) error // reads one part of a save
 }
 
 // Preparer fetches what attempts need: spec, bundle, the save to resume from. It starts nothing. Several Workers share one
@@ -59,7 +60,8 @@ type preparation struct {
 	assigned *weftv1.AssignedAttempt
 	at       time.Time // not before
 	cancel   chan struct{}
-	waiting  bool // it was said that something is awaited
+	waiting  bool      // it was said that something is awaited
+	since    time.Time // when the save was first found unreadable
 }
 
 // prepared is a finished preparation: launch or failure.
@@ -203,7 +205,7 @@ func (w *Worker) Step(ctx context.Context, now time.Time) (bool, time.Time, erro
 		handedOn = w.p.finish(x, prepared{launch: l})
 	case ctx.Err() != nil:
 		// Cancelled, or the agent is ending.
-	case temporary(err):
+	case temporary(err) || readable(err, x, now):
 		if !x.waiting {
 			x.waiting = true
 			slog.Warn("an attempt waits at launch", "job", x.id.Job, "attempt", x.id.Attempt, "err", err)
@@ -227,14 +229,30 @@ func temporary(err error) bool {
 	return errors.As(err, &r) && (r.Code == bus.CodeBehind || r.Code == bus.CodeUnavailable)
 }
 
+// readPatience is how long a save may be unreadable before an older one is tried.
+const readPatience = time.Minute
+
+// readable says that reading the save may still succeed.
+func readable(err error, x *preparation, now time.Time) bool {
+	var u *launch.Unreadable
+	if !errors.As(err, &u) {
+		return false
+	}
+	if x.since.IsZero() {
+		x.since = now
+	}
+	return now.Sub(x.since) < readPatience
+}
+
 func describeFailure(a *weftv1.AssignedAttempt, err error) *failure {
 	f := &failure{Kind: weftv1.CauseKind_CAUSE_KIND_LAUNCH_FAILED, Message: err.Error()}
 	var port *launch.BusyPort
 	var save *launch.Unrestorable
+	var unread *launch.Unreadable
 	switch {
 	case errors.As(err, &port):
 		f.Kind = weftv1.CauseKind_CAUSE_KIND_PORT_BUSY
-	case errors.As(err, &save):
+	case errors.As(err, &save), errors.As(err, &unread):
 		f.Kind, f.Save = weftv1.CauseKind_CAUSE_KIND_RESTORE_FAILED, a.GetResumeFrom().GetSave()
 	}
 	return f
@@ -264,14 +282,15 @@ func (p *Preparer) prepare(ctx context.Context, x *preparation) (*shim.Launch, e
 		}
 	}
 	d := launch.Dirs{Work: filepath.Join(x.dir, dirWork), Logs: p.logs(a)}
-	name := runName(x.id)
-	group := p.groups.Group(name, "WEFT_RUN="+x.dir)
+	token := strings.ToLower(rand.Text())
+	// Never the same cgroup twice: once it was killed, kernels (seen on 6.18) kill whatever is started in it.
+	group := p.groups.Group(runName(x.id)+groupSeparator+token[:8], "WEFT_RUN="+x.dir)
 	ranks, err := launch.Ranks(p.cfg.Node, a, spec, d, p.cfg.HostEnv, resume, group.Marker)
 	if err != nil {
 		return nil, err
 	}
 	l := &shim.Launch{
-		Token: rand.Text(), Job: a.GetJob(), Attempt: a.GetAttempt(), BootID: p.cfg.BootID, Group: group,
+		Token: token, Job: a.GetJob(), Attempt: a.GetAttempt(), BootID: p.cfg.BootID, Group: group,
 		Contact: p.cfg.Contact, FenceNS: p.cfg.FenceNS, GraceNS: spec.GetCheckpoint().GetGraceNs(), Ranks: ranks,
 	}
 	if err := launch.CheckPorts(a, spec); err != nil {
@@ -385,5 +404,5 @@ func (p *Preparer) resume(ctx context.Context, a *weftv1.AssignedAttempt) (strin
 	if err := proto.Unmarshal(r.Data, at); err != nil {
 		return "", fmt.Errorf("where save %s is: %w", save, err)
 	}
-	return launch.Resume(p.cfg.Node, a, at, p.cfg.Verify)
+	return launch.Resume(ctx, p.cfg.Node, a, at, p.cfg.Verify)
 }

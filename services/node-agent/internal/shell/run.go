@@ -62,6 +62,9 @@ func runName(id reconcile.ID) string {
 	return id.Job + "-" + strconv.FormatUint(uint64(id.Attempt), 10)
 }
 
+// groupSeparator comes between a run's name and what makes the name of its cgroup unique.
+const groupSeparator = "."
+
 // parseRunName is the inverse of runName.
 func parseRunName(name string) (reconcile.ID, bool) {
 	i := strings.LastIndexByte(name, '-')

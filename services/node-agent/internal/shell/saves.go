@@ -19,8 +19,9 @@ type SaveJob struct {
 	Job    string
 }
 
-// Scan finds parts of saves that this node's ranks published and verifies their bytes. It returns each part once.
-type Scan func(jobs []SaveJob) ([]*weftv1.PartRef, error)
+// Scan finds parts of saves that this node's ranks published and verifies their bytes. It returns each part once, and what
+// cannot be read now another time.
+type Scan func(ctx context.Context, jobs []SaveJob, now time.Time) []*weftv1.PartRef
 
 // Saves reports finished parts of saves. Ranks publish them by rename, with or without an agent; this only looks.
 type Saves struct {
@@ -109,11 +110,7 @@ func (s *Saves) Step(ctx context.Context, now time.Time) (bool, time.Time, error
 	if len(jobs) == 0 && len(s.queue) == 0 {
 		return false, time.Time{}, nil
 	}
-	found, err := s.scan(jobs)
-	s.queue = append(s.queue, found...)
-	if err != nil {
-		return false, time.Time{}, fmt.Errorf("saves: %w", err)
-	}
+	s.queue = append(s.queue, s.scan(ctx, jobs, now)...)
 	for len(s.queue) > 0 {
 		if err := s.publish(ctx, s.queue[0], now); err != nil {
 			return false, time.Time{}, err

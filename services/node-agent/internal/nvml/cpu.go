@@ -1,0 +1,57 @@
+package nvml
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+)
+
+// launch starts the child and keeps the account of its processor time.
+func (p *Provider) launch(env []string) (*process, error) {
+	c, err := start(p.opts.Binary, env, p.heard, func(d time.Duration) {
+		p.mu.Lock()
+		p.spent += d
+		p.pid = 0
+		p.mu.Unlock()
+	})
+	if err == nil {
+		p.mu.Lock()
+		p.pid = c.cmd.Process.Pid
+		p.mu.Unlock()
+	}
+	return c, err
+}
+
+// HelperCPU implements device.Helper.
+func (p *Provider) HelperCPU() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.pid == 0 {
+		return p.spent
+	}
+	// The child is not reaped while pid is set, so the number is still its own.
+	return p.spent + processCPU(p.pid)
+}
+
+// processCPU reads the processor time of a running process, 0 where proc does not tell.
+func processCPU(pid int) time.Duration {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	w := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(w) < 13 {
+		return 0
+	}
+	ticks := 0
+	for _, f := range w[11:13] {
+		n, err := strconv.Atoi(string(f))
+		if err != nil {
+			return 0
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * (time.Second / 100)
+}
