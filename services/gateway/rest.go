@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
@@ -31,6 +32,12 @@ func (s *Service) handler(ctx context.Context) (http.Handler, func(), error) {
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
 			MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true},
 			UnmarshalOptions: protojson.UnmarshalOptions{},
+		}),
+		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) {
+			if strings.EqualFold(name, "traceparent") {
+				return "traceparent", true
+			}
+			return runtime.DefaultHeaderMatcher(name)
 		}),
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptSlash),
 	)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -13,6 +14,7 @@ import (
 	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
 	"github.com/weft-fabric/weft/services/gateway/internal/api"
 	"github.com/weft-fabric/weft/services/gateway/internal/auth"
+	"github.com/weft-fabric/weft/services/gateway/internal/door"
 )
 
 // maxCall bounds one message of a caller; bundles come in chunks.
@@ -84,7 +86,15 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	defer done()
 	s.rest = &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
-	failed := make(chan error, 2)
+	failed := make(chan error, 3)
+	var doors sync.WaitGroup
+	if s.deps.Door != nil {
+		doors.Go(func() {
+			if err := door.New(s.deps.Door, s.api, s.guard).Run(ctx); err != nil {
+				failed <- err
+			}
+		})
+	}
 	go func() { failed <- s.grpc.Serve(s.onGRPC) }()
 	go func() { failed <- s.rest.Serve(s.onREST) }()
 	select {
@@ -93,7 +103,9 @@ func (s *Service) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		err = nil
 	}
+	cancel()
 	s.stop()
+	doors.Wait()
 	return err
 }
 

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -56,6 +57,71 @@ func (s *Server) WatchEvents(req *apiv1.WatchEventsRequest, st grpc.ServerStream
 		}
 		return st.Send(ev)
 	}
+	return r.run(ctx, s.quit)
+}
+
+// Page is a part of a tenant's history.
+type Page struct {
+	Events []*apiv1.WatchEventsResponse
+	Cursor uint64 // everything up to it was looked at
+	More   bool
+}
+
+// maxPage and maxPageBytes bound one page, so that the answer fits into a message.
+const (
+	maxPage      = 100
+	maxPageBytes = 512 << 10
+)
+
+// errPageFull ends the reading of a page.
+var errPageFull = errors.New("page full")
+
+// History returns up to limit (0 = as many as fit) of the caller's events after a cursor, of one job if it is named.
+func (s *Server) History(ctx context.Context, after uint64, job string, limit int) (*Page, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	who := auth.From(ctx)
+	last, err := s.Events.Last(ctx)
+	if err != nil {
+		return nil, unavailable("read the events", err)
+	}
+	if limit <= 0 || limit > maxPage {
+		limit = maxPage
+	}
+	page, size := &Page{Cursor: max(after, last)}, 0
+	r := reading{inbox: s.Events.Open(ctx), from: after, until: last, ends: true}
+	r.each = func(in bus.Input) error {
+		if !who.Sees(subjectToken(in.Subject, 2)) {
+			return nil
+		}
+		ev := ReadEvent(in)
+		if job != "" && ev.GetJob() != job {
+			return nil
+		}
+		n := len(page.Events)
+		if size += len(in.Data); n == limit || n > 0 && size > maxPageBytes {
+			page.Cursor, page.More = page.Events[n-1].GetCursor(), true
+			return errPageFull
+		}
+		page.Events = append(page.Events, ev)
+		return nil
+	}
+	if err := r.run(ctx, s.quit); err != nil && !errors.Is(err, errPageFull) {
+		return nil, err
+	}
+	return page, nil
+}
+
+// Live calls f for every event of every tenant that comes from now on, until ctx ends or f fails.
+func (s *Server) Live(ctx context.Context, f func(tenant string, ev *apiv1.WatchEventsResponse) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	last, err := s.Events.Last(ctx)
+	if err != nil {
+		return unavailable("read the events", err)
+	}
+	r := reading{inbox: s.Events.Open(ctx), from: last}
+	r.each = func(in bus.Input) error { return f(subjectToken(in.Subject, 2), ReadEvent(in)) }
 	return r.run(ctx, s.quit)
 }
 

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/oklog/ulid/v2"
@@ -20,6 +21,9 @@ import (
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 	"github.com/weft-fabric/weft/services/gateway/internal/auth"
 )
+
+// traceparentRE is W3C trace context, version 00; anything else is dropped.
+var traceparentRE = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
 // cellTenant carries requests that belong to no tenant.
 const cellTenant = "cell"
@@ -157,7 +161,7 @@ func (s *Server) publish(ctx context.Context, tenant, verb string, r weftv1.Requ
 	r.Id = new(strings.ToLower(ulid.MustNew(ulid.Timestamp(now), rand.Reader).String()))
 	r.Tenant, r.By, r.TimeNs = &tenant, new(auth.From(ctx).Name), new(now.UnixNano())
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
-		if tp := md.Get("traceparent"); len(tp) == 1 && len(tp[0]) <= 55 {
+		if tp := md.Get("traceparent"); len(tp) == 1 && traceparentRE.MatchString(tp[0]) {
 			r.Traceparent = &tp[0]
 		}
 	}
