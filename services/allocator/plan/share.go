@@ -1,0 +1,199 @@
+package plan
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/weft-fabric/weft/libs/cell"
+	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
+)
+
+// million is one whole, in the millionths that shares are counted in.
+const million = 1_000_000
+
+// Share is the dominant share of an amount in a whole, in millionths: the largest over the resources that the whole has
+// at all (Ghodsi et al., Dominant Resource Fairness, NSDI 2011). One function, for ordering and for reports.
+func Share(a, whole cell.Amounts) int64 {
+	return max(part(a.GPUMilli, whole.GPUMilli), part(a.CPUMilli, whole.CPUMilli), part(a.MemoryBytes, whole.MemoryBytes))
+}
+
+func part(a, whole int64) int64 {
+	if whole <= 0 || a <= 0 {
+		return 0
+	}
+	hi, lo := bits.Mul64(uint64(a), million)
+	if hi >= uint64(whole) {
+		return 1 << 62
+	}
+	q, _ := bits.Div64(hi, lo, uint64(whole))
+	return int64(min(q, 1<<62))
+}
+
+// Whole is what the cell has, lost and cordoned nodes included: shares must not jump when a machine is serviced.
+func Whole(s *cell.State) cell.Amounts {
+	var w cell.Amounts
+	for n := range s.Nodes() {
+		w.GPUMilli += 1000 * int64(len(n.Inventory.GetDevices()))
+		w.CPUMilli += n.Inventory.GetCpuMilli()
+		w.MemoryBytes += n.Inventory.GetMemoryBytes()
+	}
+	return w
+}
+
+// branch is one queue with what waits in it and below it.
+type branch struct {
+	path     string
+	set      *weftv1.QueueSet
+	jobs     []*cell.Job // own waiting jobs, in their order
+	children []*branch
+}
+
+// forest is the queue tree over the jobs that wait now.
+func forest(s *cell.State) *branch {
+	root := &branch{}
+	at := map[string]*branch{"": root}
+	var find func(path string) *branch
+	find = func(path string) *branch {
+		if b := at[path]; b != nil {
+			return b
+		}
+		b := &branch{path: path}
+		if q := s.Queue(path); q != nil {
+			b.set = q.Set
+		}
+		at[path] = b
+		up := find(cell.Parent(path))
+		up.children = append(up.children, b)
+		return b
+	}
+	for j := range s.WaitingJobs() {
+		if j.Phase == cell.Queued {
+			b := find(j.Queue())
+			b.jobs = append(b.jobs, j)
+		}
+	}
+	for _, b := range at {
+		slices.SortFunc(b.jobs, before)
+		slices.SortFunc(b.children, func(a, c *branch) int { return strings.Compare(a.path, c.path) })
+	}
+	return root
+}
+
+// before orders the jobs of one queue: those that a fault threw out first, then by priority, age, and id.
+func before(a, b *cell.Job) int {
+	return cmp.Or(
+		-compareBool(a.Degraded, b.Degraded),
+		-cmp.Compare(a.Spec.GetPriority(), b.Spec.GetPriority()),
+		cmp.Compare(a.Submitted, b.Submitted),
+		cmp.Compare(a.ID, b.ID),
+	)
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// next is the job that this branch would start next: its own first one, or that of the child that is served least.
+func (b *branch) next(s *cell.State, whole cell.Amounts) *cell.Job {
+	var best *cell.Job
+	var bestKey key
+	if len(b.jobs) > 0 {
+		best = b.jobs[0]
+		bestKey = keyOf(s, b, best, whole)
+		bestKey.path = "" // the queue's own jobs go before its children's at equal shares
+	}
+	for _, c := range b.children {
+		j := c.next(s, whole)
+		if j == nil {
+			continue
+		}
+		if k := keyOf(s, c, j, whole); best == nil || k.less(bestKey) {
+			best, bestKey = j, k
+		}
+	}
+	return best
+}
+
+// take removes a job from the branch, wherever it is below.
+func (b *branch) take(j *cell.Job) bool {
+	if len(b.jobs) > 0 && b.jobs[0].ID == j.ID {
+		b.jobs = b.jobs[1:]
+		return true
+	}
+	for _, c := range b.children {
+		if c.path == j.Queue() || strings.HasPrefix(j.Queue(), c.path+"/") {
+			if c.take(j) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// key orders siblings: gangs that a fault threw out, then queues within their quota, then the least share for the weight
+// counted with the candidate, weight 0 last, ties by priority and name.
+type key struct {
+	degraded bool
+	quota    bool
+	share    int64
+	weight   int64
+	priority int32
+	path     string
+}
+
+func keyOf(s *cell.State, b *branch, j *cell.Job, whole cell.Amounts) key {
+	used := cell.QueueUsage(s, b.path).Add(cell.MinGang(j.Spec))
+	q := b.set.GetQuota()
+	return key{
+		degraded: j.Degraded,
+		quota:    q != nil && within(used, q),
+		share:    Share(used, whole),
+		weight:   weight(b.set),
+		priority: b.set.GetPriority(),
+		path:     b.path,
+	}
+}
+
+// weight is 1 where the queue says nothing.
+func weight(set *weftv1.QueueSet) int64 {
+	if set == nil || !set.HasWeight() {
+		return 1
+	}
+	return set.GetWeight()
+}
+
+// within: a resource that the quota does not name is not guaranteed, and does not count.
+func within(used cell.Amounts, q *weftv1.Amounts) bool {
+	named := q.HasGpuMilli() || q.HasCpuMilli() || q.HasMemoryBytes()
+	return named && (!q.HasGpuMilli() || used.GPUMilli <= q.GetGpuMilli()) &&
+		(!q.HasCpuMilli() || used.CPUMilli <= q.GetCpuMilli()) &&
+		(!q.HasMemoryBytes() || used.MemoryBytes <= q.GetMemoryBytes())
+}
+
+func (a key) less(b key) bool {
+	switch {
+	case a.degraded != b.degraded:
+		return a.degraded
+	case a.quota != b.quota:
+		return a.quota
+	case a.priority != b.priority:
+		return a.priority > b.priority
+	case (a.weight == 0) != (b.weight == 0):
+		return b.weight == 0
+	}
+	// share/weight by cross multiplication: no division, no NaN.
+	ah, al := bits.Mul64(uint64(a.share), uint64(max(b.weight, 1)))
+	bh, bl := bits.Mul64(uint64(b.share), uint64(max(a.weight, 1)))
+	if c := cmp.Or(cmp.Compare(ah, bh), cmp.Compare(al, bl)); c != 0 {
+		return c < 0
+	}
+	return a.path < b.path
+}
