@@ -68,7 +68,7 @@ func newHarness(t *testing.T, change ...func(*Config)) *harness {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	h.sched = newScheduler(t, ctx, log, h.proj, h.bus)
+	h.sched = newScheduler(t, ctx, log, h.proj, h.bus.Inbox(bus.StreamRequests, ""))
 	done := make(chan error, 1)
 	go func() { done <- h.gw.Run(ctx) }()
 	h.conn, err = grpc.NewClient("passthrough:///"+h.gw.GRPCAddr(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -169,7 +169,7 @@ func testID(n int) string { return fmt.Sprintf("01jd0000000000000000%06d", n) }
 
 // scheduler consumes REQUESTS and commits, as far as the gateway sees of it.
 type scheduler struct {
-	t     *testing.T
+	t     testing.TB
 	w     *ledger.Writer[*cell.State]
 	proj  *Projection
 	inbox bus.Inbox
@@ -182,10 +182,10 @@ type scheduler struct {
 	seen   []*weftv1.Request
 }
 
-func newScheduler(t *testing.T, ctx context.Context, log ledger.Log, proj *Projection, b *membus.Bus) *scheduler {
+func newScheduler(t testing.TB, ctx context.Context, log ledger.Log, proj *Projection, inbox bus.Inbox) *scheduler {
 	t.Helper()
 	s := &scheduler{
-		t: t, w: ledger.NewWriter(log, proj, "scheduler", "scheduler-test"), proj: proj, inbox: b.Inbox(bus.StreamRequests, ""),
+		t: t, w: ledger.NewWriter(log, proj, "scheduler", "scheduler-test"), proj: proj, inbox: inbox,
 		done: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	if err := s.w.Lead(ctx, time.Now()); err != nil {
