@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,9 +133,7 @@ func TestStopWithGraceAndAFrozenRank(t *testing.T) {
 			b, err := os.ReadFile(filepath.Join(m.dir, "logs", "job-a", "1", "rank-0.out"))
 			return err == nil && len(b) > 0
 		})
-		if err := pids[1].Signal(unix.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		freeze(t, pids[1])
 		began := time.Now()
 		m.assign(stopping(a, 400*time.Millisecond))
 		r, _ := m.released(at)
@@ -288,9 +287,7 @@ func TestWithoutContactRanksDieBeforeTheFence(t *testing.T) {
 	m.assign(a)
 	at := m.started(0)
 	pids := m.pids("job-a", "1")
-	if err := pids[1].Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	freeze(t, pids[1])
 	m.mu.Lock()
 	m.silent = true
 	m.mu.Unlock()
@@ -320,4 +317,16 @@ func readLines(t *testing.T, name string) []string {
 		t.Fatal(err)
 	}
 	return strings.Split(strings.TrimSpace(string(b)), "\n")
+}
+
+// freeze stops a process, and waits until it has: a signal sent meanwhile could still be handled first.
+func freeze(t *testing.T, id proc.ID) {
+	t.Helper()
+	if err := id.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, waitLong, func() bool {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", id.Pid))
+		return err == nil && strings.Contains(string(b), ") T ")
+	})
 }

@@ -97,9 +97,7 @@ func TestTheShimKeepsTheFenceWithoutAnAgent(t *testing.T) {
 	})))
 	m.started(0)
 	pids := m.pids("job-a", "1")
-	if err := pids[1].Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	freeze(t, pids[1])
 	m.stop()
 	began := time.Now()
 	testkit.Eventually(t, waitLong, func() bool { return !pids[0].Alive() && !pids[1].Alive() })

@@ -84,15 +84,25 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node-agent: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	// A child that an agent was forking when it was killed holds the lock until it runs its own program.
+	for deadline := time.Now().Add(lockPatience); ; time.Sleep(5 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return f, nil
+		}
+		if errors.Is(err, unix.EWOULDBLOCK) && time.Now().Before(deadline) {
+			continue
+		}
 		_ = f.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("node-agent: another agent runs in %s; stop it, or choose another directory", dir)
 		}
 		return nil, fmt.Errorf("node-agent: lock: %w", err)
 	}
-	return f, nil
 }
+
+// lockPatience is far more than a fork takes.
+const lockPatience = 2 * time.Second
 
 // inventoryTimeout bounds the first question to the hardware.
 const inventoryTimeout = 10 * time.Second

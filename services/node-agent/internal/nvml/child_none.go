@@ -10,7 +10,7 @@ type absent struct{}
 func newLibrary() library { return absent{} }
 
 func (absent) do(request) answer {
-	return answer{Code: codeNoLibrary, Error: "this binary was built without NVML; use a Linux build made with cgo and without the tag nonvml"}
+	return answer{Code: codeNotBuilt, Error: "this binary was built without NVML; use a Linux build made with cgo and without the tag nonvml"}
 }
 
 func (absent) events(func(answer)) {}

@@ -10,10 +10,12 @@ import (
 
 // launch starts the child and keeps the account of its processor time.
 func (p *Provider) launch(env []string) (*process, error) {
-	c, err := start(p.opts.Binary, env, p.heard, func(d time.Duration) {
+	c, err := start(p.opts.Binary, env, p.heard, func(pid int, d time.Duration) {
 		p.mu.Lock()
 		p.spent += d
-		p.pid = 0
+		if p.pid == pid { // else the next child runs already
+			p.pid = 0
+		}
 		p.mu.Unlock()
 	})
 	if err == nil {
@@ -28,11 +30,13 @@ func (p *Provider) launch(env []string) (*process, error) {
 func (p *Provider) HelperCPU() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.pid == 0 {
-		return p.spent
+	now := p.spent
+	if p.pid != 0 {
+		now += processCPU(p.pid)
 	}
-	// The child is not reaped while pid is set, so the number is still its own.
-	return p.spent + processCPU(p.pid)
+	// Between a child's end and its account there is a moment in which neither has it.
+	p.shown = max(p.shown, now)
+	return p.shown
 }
 
 // processCPU reads the processor time of a running process, 0 where proc does not tell.

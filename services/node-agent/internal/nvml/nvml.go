@@ -68,6 +68,7 @@ type Provider struct {
 	queue  []device.Event
 	pid    int           // of the child; 0 = none
 	spent  time.Duration // processor time of ended children
+	shown  time.Duration // what HelperCPU said last
 }
 
 // Open starts the child and lists the devices. Without the library it fails with device.ErrNoLibrary, in one line with
@@ -245,6 +246,8 @@ func openError(a answer, err error) error {
 		return fmt.Errorf("%w: the driver library did not open in time; look for stuck GPUs in the kernel log", device.ErrHung)
 	case err != nil:
 		return fmt.Errorf("%w: the driver library cannot be used (%w); install NVIDIA's driver 450 or newer", device.ErrNoLibrary, err)
+	case a.Code == codeNotBuilt:
+		return fmt.Errorf("%w: %s, or use simulated devices", device.ErrNoLibrary, a.Error)
 	case a.Code == codeNoLibrary:
 		return fmt.Errorf("%w: %s; install NVIDIA's driver (on Debian and Ubuntu: nvidia-driver and libnvidia-ml1), or use simulated devices", device.ErrNoLibrary, a.Error)
 	case a.Code == codeDriver:

@@ -197,8 +197,14 @@ func TestChildThatEndsCostsOneDevice(t *testing.T) {
 	}
 	m.put(1, 'c')
 	failed := false
+	spent := p.HelperCPU()
 	for range 20 {
 		now = now.Add(time.Second)
+		if s := p.HelperCPU(); s < spent {
+			t.Errorf("processor time of the children fell from %v to %v", spent, s)
+		} else {
+			spent = s
+		}
 		samples, err := p.Sample(t.Context(), now)
 		if err == nil && len(samples) == 2 {
 			failed = true

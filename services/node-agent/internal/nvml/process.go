@@ -27,11 +27,11 @@ type process struct {
 	answers chan answer // closed when the child's output ends
 	stderr  tail
 	nextID  uint64
-	spent   func(time.Duration) // told what the child had used once it has ended
+	spent   func(int, time.Duration) // told what the child had used once it has ended
 }
 
 // start runs binary as a child; events get the answers with ID 0, spent the processor time of the child at its end.
-func start(binary string, env []string, events func(answer), spent func(time.Duration)) (*process, error) {
+func start(binary string, env []string, events func(answer), spent func(int, time.Duration)) (*process, error) {
 	p := &process{cmd: exec.Command(binary, Argument), answers: make(chan answer, 1), spent: spent}
 	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stderr = &p.stderr
@@ -69,7 +69,7 @@ func (p *process) read(out io.Reader, events func(answer)) {
 	}
 	_ = p.cmd.Wait()
 	if st := p.cmd.ProcessState; st != nil {
-		p.spent(st.UserTime() + st.SystemTime())
+		p.spent(st.Pid(), st.UserTime()+st.SystemTime())
 	}
 	close(p.answers)
 }

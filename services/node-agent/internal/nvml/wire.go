@@ -41,7 +41,8 @@ type answer struct {
 
 // Codes of errors.
 const (
-	codeNoLibrary = "no-library" // nothing to load, or built without
+	codeNotBuilt  = "not-built"  // the adapter was left out of the build
+	codeNoLibrary = "no-library" // nothing to load
 	codeDriver    = "driver"     // the library cannot talk to the kernel driver
 	codeLost      = "lost"       // the device is gone or does not work
 	codeOther     = "other"

@@ -183,6 +183,20 @@ func TestClockSetBackDoesNotStopSampling(t *testing.T) {
 	}
 }
 
+// helped is a provider that works through another process.
+type helped struct{ *device.Sim }
+
+func (helped) HelperCPU() time.Duration { return 3 * time.Second }
+
+func TestHelpersAreOnTheAgentsAccount(t *testing.T) {
+	r := newRig(t, Config{})
+	r.s.dev = helped{r.sim}
+	r.pass(time.Second + 100*time.Millisecond)
+	if v, ok := column(r.batches()[0], metric.AgentCPU, -1).At(0); !ok || v != 5 {
+		t.Errorf("processor time %v %v, want 2 of its own and 3 of its helper", v, ok)
+	}
+}
+
 func TestSlowerCadence(t *testing.T) {
 	r := newRig(t, Config{Tick: time.Second, Batch: 5 * time.Second, Host: 5 * time.Second})
 	r.pass(11 * time.Second)
