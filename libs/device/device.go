@@ -68,6 +68,12 @@ type Usage interface {
 	Use(uuids []string)
 }
 
+// Helper is implemented by providers that work through other processes.
+type Helper interface {
+	// HelperCPU is the processor time that those processes have used so far, ended ones included.
+	HelperCPU() time.Duration
+}
+
 // Use tells p what is in use if p wants to know.
 func Use(p Provider, uuids []string) {
 	if u, ok := p.(Usage); ok {

@@ -189,3 +189,27 @@ func BenchmarkEncode(b *testing.B) {
 		b.ReportMetric(float64(len(wire))/1920, "B/sample")
 	}
 }
+
+func FuzzDecode(f *testing.F) {
+	s := NewSeries(Power, 0, 10)
+	s.Set(3, 300)
+	seed, _ := proto.Marshal(Encode(&Batch{Node: "n", Epoch: "e", Seq: 1, T0: 1, DT: 1, Samples: 10, Series: []Series{s}}))
+	f.Add(seed)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m := &weftv1.MetricBatch{}
+		if proto.Unmarshal(data, m) != nil {
+			return
+		}
+		b, err := Decode(m)
+		if err != nil {
+			return
+		}
+		again, err := Decode(Encode(b))
+		if err != nil {
+			t.Fatalf("what was accepted is refused once encoded: %v", err)
+		}
+		if again.Seq != b.Seq || again.Samples != b.Samples {
+			t.Fatal("another batch")
+		}
+	})
+}

@@ -227,7 +227,7 @@ var catalogue = [Count]Def{
 	HostPSIMemoryFull: {Name: "weft_host_psi_memory_full_ratio", OTel: "system.psi{resource=memory,stall=full}", Unit: "1", Class: Level, Scope: Host, Scale: ratio,
 		Help: "Share of the last 10 s in which every runnable task waited for memory."},
 	AgentCPU: {Name: "weft_agent_cpu_seconds_total", OTel: "process.cpu.time", Unit: "s", Kind: Counter, Class: Level, Scope: Host, Scale: 1e-2,
-		Help: "Processor time used by the agent's own process."},
+		Help: "Processor time used by the process that the agent is part of, and by its helpers."},
 	AgentSampleErrors: {Name: "weft_agent_sample_errors_total", OTel: "weft.agent.sample.errors", Unit: "{error}", Kind: Counter, Class: Level, Scope: Host, Scale: whole,
 		Help: "Reads of the devices or of the host that failed since the agent started."},
 	AgentBatchesDropped: {Name: "weft_agent_batches_dropped_total", OTel: "weft.agent.batches.dropped", Unit: "{batch}", Kind: Counter, Class: Level, Scope: Host, Scale: whole,

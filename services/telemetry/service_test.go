@@ -190,6 +190,8 @@ func TestMetricsShowSamplesJoinedToTheJob(t *testing.T) {
 		`weft_gpu_tensor_active_ratio{gpu="1",node="n1"} `,
 		`weft_host_load1{node="n1"} 1.5`,
 		`weft_gpu_allocation_info{attempt="1",gpu="1",job="01jj",name="digits",node="n1",queue="demo/vision",tenant="demo"} 1`,
+		`weft_job_gpu_power_watts{job="01jj",name="digits",queue="demo/vision"} `,
+		`weft_job_gpu_tensor_active_ratio{job="01jj",name="digits",queue="demo/vision"} `,
 		`weft_gpu_healthy{gpu="0",node="n1"} 1`,
 		`weft_node_ready{node="n1"} 1`,
 		`weft_node_gpus{node="n1"} 2`,

@@ -90,24 +90,6 @@ func (h *Holders) At(p Place, at int64) []Holder {
 	return out
 }
 
-// Now returns every device that is held, with its holders.
-func (h *Holders) Now(f func(p Place, who Holder)) {
-	places := make([]Place, 0, len(h.spans))
-	for p := range h.spans {
-		places = append(places, p)
-	}
-	sort.Slice(places, func(i, j int) bool {
-		return places[i].Node < places[j].Node || places[i].Node == places[j].Node && places[i].Device < places[j].Device
-	})
-	for _, p := range places {
-		for _, s := range h.spans[p] {
-			if s.to == 0 {
-				f(p, s.holder)
-			}
-		}
-	}
-}
-
 // Prune forgets what ended before a time.
 func (h *Holders) Prune(before int64) {
 	for p, list := range h.spans {

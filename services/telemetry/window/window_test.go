@@ -314,9 +314,8 @@ func TestFractionsShareADevice(t *testing.T) {
 	if got := h.At(p, 7); len(got) != 2 || got[0].Job != "a" || got[1].Job != "b" {
 		t.Errorf("%v", got)
 	}
-	n := 0
-	h.Now(func(window.Place, window.Holder) { n++ })
-	if n != 2 {
-		t.Errorf("%d hold it now", n)
+	h.Sync(held[1:], 9)
+	if got := h.At(p, 9); len(got) != 1 || got[0].Job != "b" {
+		t.Errorf("%v", got)
 	}
 }

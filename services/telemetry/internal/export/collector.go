@@ -8,6 +8,7 @@ import (
 
 	"github.com/weft-fabric/weft/libs/cell"
 	"github.com/weft-fabric/weft/libs/ledger"
+	"github.com/weft-fabric/weft/libs/metric"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 	"github.com/weft-fabric/weft/services/telemetry/internal/shell"
 	"github.com/weft-fabric/weft/services/telemetry/window"
@@ -69,7 +70,7 @@ func (s *scrape) truth(d *def, v bool, labels ...string) {
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	s := &scrape{text: map[int32]string{}}
 	now := c.now().UnixNano()
-	c.store.Read(func(w *window.Window, _ *window.Holders) { s.samples(w, now) })
+	c.store.Read(func(w *window.Window, h *window.Holders) { s.samples(w, h, now) })
 	c.proj.View(func(st *cell.State, at ledger.Position) {
 		s.put(ledgerPosition, float64(at.Seq))
 		s.nodes(st)
@@ -81,7 +82,25 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func (s *scrape) samples(w *window.Window, now int64) {
+// sum is what the devices of one job add up to.
+type sum struct {
+	total float64
+	n     int
+}
+
+// aggregates are the metrics of devices that are shown by job too; a mean where it says so, else a sum.
+var aggregates = map[metric.ID]struct {
+	def  *def
+	mean bool
+}{
+	metric.Power:        {jobPower, false},
+	metric.MemoryUsage:  {jobMemory, false},
+	metric.Utilization:  {jobUtilization, true},
+	metric.TensorActive: {jobTensor, true},
+}
+
+func (s *scrape) samples(w *window.Window, h *window.Holders, now int64) {
+	jobs := map[*def]map[window.Holder]sum{}
 	s.put(rejected, float64(w.Rejected()))
 	for _, name := range w.Nodes() {
 		st, _ := w.Stats(name)
@@ -90,7 +109,7 @@ func (s *scrape) samples(w *window.Window, now int64) {
 		s.put(duplicates, float64(st.Duplicates), name)
 		s.put(late, float64(st.Late), name)
 		s.put(age, float64(now-st.ArrivedNS)/1e9, name)
-		w.Latest(name, now, func(k window.Key, v float64, _ int64) {
+		w.Latest(name, now, func(k window.Key, v float64, at int64) {
 			d := sampled[k.Metric]
 			switch {
 			case len(d.labels) == 1 && k.Device < 0:
@@ -98,8 +117,33 @@ func (s *scrape) samples(w *window.Window, now int64) {
 			case len(d.labels) == 2 && k.Device >= 0:
 				s.put(d, v, name, s.gpu(k.Device))
 			}
+			if a, ok := aggregates[k.Metric]; ok {
+				charge(jobs, a.def, h.At(window.Place{Node: name, Device: k.Device}, at), v)
+			}
 		})
 	}
+	for _, a := range aggregates {
+		for who, x := range jobs[a.def] {
+			v := x.total
+			if a.mean {
+				v /= float64(x.n)
+			}
+			s.put(a.def, v, who.Job, who.Name, who.Queue)
+		}
+	}
+}
+
+// charge adds a value to whoever held the whole device when it was measured; of a shared one nobody can tell the parts.
+func charge(jobs map[*def]map[window.Holder]sum, d *def, holders []window.Holder, v float64) {
+	if len(holders) != 1 || holders[0].Milli < 1000 {
+		return
+	}
+	if jobs[d] == nil {
+		jobs[d] = map[window.Holder]sum{}
+	}
+	who := window.Holder{Job: holders[0].Job, Name: holders[0].Name, Queue: holders[0].Queue}
+	x := jobs[d][who]
+	jobs[d][who] = sum{x.total + v, x.n + 1}
 }
 
 func (s *scrape) nodes(st *cell.State) {
