@@ -298,4 +298,3 @@ func (e *explanation) holders(tenantOnly bool) []*weftv1.Holder {
 	}
 	return out
 }
-

@@ -74,7 +74,9 @@ func DefaultDir() string {
 }
 
 // Profiles lists what a simulated node may be.
-func Profiles() string { return strings.Join(device.Models(), ", ") + ", each with x<count>, such as a100-80gx8" }
+func Profiles() string {
+	return strings.Join(device.Models(), ", ") + ", each with x<count>, such as a100-80gx8"
+}
 
 // DefaultConfig binds loopback only.
 func DefaultConfig() Config {

@@ -26,16 +26,17 @@ import (
 
 // Fabric is a running fabric.
 type Fabric struct {
-	cfg   Config
-	lock  *os.File
-	srv   *bus.Embedded
-	conns []*bus.Conn
-	log   *natsledger.Log
-	ckpt  *natsledger.Log
-	proj  *ledger.Projection[*cell.State]
-	reqs  bus.Outbox
-	nodes []node
-	door  Context
+	cfg     Config
+	lock    *os.File
+	srv     *bus.Embedded
+	conns   []*bus.Conn
+	log     *natsledger.Log
+	ckpt    *natsledger.Log
+	proj    *ledger.Projection[*cell.State]
+	reqs    bus.Outbox
+	nodes   []node
+	closers []func()
+	door    Context
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -300,6 +301,9 @@ func (f *Fabric) Stop() error {
 }
 
 func (f *Fabric) release() {
+	for _, c := range f.closers {
+		c()
+	}
 	for _, l := range []*natsledger.Log{f.log, f.ckpt} {
 		if l != nil {
 			l.Close()

@@ -116,9 +116,9 @@ func (d *demo) startFabric(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = log.Close() }()
-	any := "127.0.0.1:0"
+	free := "127.0.0.1:0"
 	// Not CommandContext: the end of the demo must be a Ctrl-C, never a kill that leaves ranks behind.
-	d.fabric = exec.Command(exe, "up", "--data", filepath.Join(d.dir, "data"), "--simulate", "2", "--grpc", any, "--rest", any, "--metrics", any, "--nats", any)
+	d.fabric = exec.Command(exe, "up", "--data", filepath.Join(d.dir, "data"), "--simulate", "2", "--grpc", free, "--rest", free, "--metrics", free, "--nats", free)
 	d.fabric.Stdout, d.fabric.Stderr = log, log
 	d.fabric.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := d.fabric.Start(); err != nil {
