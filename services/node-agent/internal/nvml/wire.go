@@ -5,12 +5,11 @@ const Argument = "weft-nvml"
 
 // request is one line from parent to child. Requests are answered in order, one at a time.
 type request struct {
-	ID     uint64 `json:"id"`
-	Op     string `json:"op"`
-	Index  int    `json:"index,omitempty"` // opIdentify
-	UUID   string `json:"uuid,omitempty"`  // opPeers, opSample, opProbe, opWatch
-	Class  uint8  `json:"class,omitempty"` // opSample: bit n asks for cadence class n
-	Window int64  `json:"window,omitempty"`
+	ID    uint64 `json:"id"`
+	Op    string `json:"op"`
+	Index int    `json:"index,omitempty"` // opIdentify
+	UUID  string `json:"uuid,omitempty"`  // opPeers, opSample, opProbe, opWatch
+	Class uint8  `json:"class,omitempty"` // opSample: bit n asks for cadence class n
 }
 
 // The operations.
