@@ -1,5 +1,5 @@
 // Package manifest reads what ranks saved: it finds the parts of saves below a tier's root, reads their part.json without
-// trusting it, and verifies the bytes. It never writes, and it never decides whether a save is complete: that is the
+// trusting it, and verifies the bytes; it deletes a save where it is told to. It never writes a save, and never decides whether a save is complete: that is the
 // checkpoint service's matter.
 //
 // A part is one rank's contribution to a save, published by one rename (libs/python/weft.py does that). Whoever runs in

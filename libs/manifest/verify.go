@@ -49,12 +49,26 @@ func ReadPart(dir string) (*weftv1.PartRef, error) {
 func Verify(dir string) (*weftv1.PartRef, error) { return VerifyContext(context.Background(), dir) }
 
 // VerifyContext is Verify that ends early with ctx.
-func VerifyContext(ctx context.Context, path string) (*weftv1.PartRef, error) {
-	ref, p, d, err := read(path)
+func VerifyContext(ctx context.Context, dir string) (*weftv1.PartRef, error) {
+	ref, _, err := VerifyOrigin(ctx, dir)
+	return ref, err
+}
+
+// VerifyOrigin is VerifyContext that also says on which node the part's rank ran, as the rank itself wrote.
+func VerifyOrigin(ctx context.Context, dir string) (ref *weftv1.PartRef, node string, err error) {
+	ref, p, d, err := read(dir)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer d.close()
+	if err := verify(ctx, ref, p, d); err != nil {
+		return nil, "", err
+	}
+	return ref, p.Node, nil
+}
+
+// verify reads everything in d and completes ref.
+func verify(ctx context.Context, ref *weftv1.PartRef, p *part, d *dir) error {
 	corrupt := func(format string, a ...any) error {
 		return &Corrupt{Path: ref.GetPath(), Reason: fmt.Sprintf(format, a...)}
 	}
@@ -63,7 +77,7 @@ func VerifyContext(ctx context.Context, path string) (*weftv1.PartRef, error) {
 		listed[i] = f.Name
 	}
 	left := saveid.MaxFiles + 1
-	err = d.walk("", maxDepth, &left, func(name string) error {
+	err := d.walk("", maxDepth, &left, func(name string) error {
 		if _, ok := slices.BinarySearch(listed, name); !ok && name != PartFile {
 			return corrupt("file %.200q is not listed in part.json", name)
 		}
@@ -71,11 +85,11 @@ func VerifyContext(ctx context.Context, path string) (*weftv1.PartRef, error) {
 	})
 	switch {
 	case left < 0:
-		return nil, corrupt("it has more files than part.json lists")
+		return corrupt("it has more files than part.json lists")
 	case errors.Is(err, errNotPlain):
-		return nil, corrupt("%v", err)
+		return corrupt("%v", err)
 	case err != nil:
-		return nil, err
+		return err
 	}
 	formats := map[string]bool{}
 	buf := make([]byte, readBuffer)
@@ -84,14 +98,14 @@ func VerifyContext(ctx context.Context, path string) (*weftv1.PartRef, error) {
 		var bad *badFile
 		switch {
 		case errors.As(err, &bad):
-			return nil, corrupt("%s: %s", f.Name, bad.reason)
+			return corrupt("%s: %s", f.Name, bad.reason)
 		case err != nil:
-			return nil, fmt.Errorf("part %s: %s: %w", ref.GetPath(), f.Name, err)
+			return fmt.Errorf("part %s: %s: %w", ref.GetPath(), f.Name, err)
 		}
 		formats[format] = true
 	}
 	ref.SetFormat(join(formats))
-	return ref, nil
+	return nil
 }
 
 func join(set map[string]bool) string {

@@ -2,15 +2,24 @@ package checkpoint
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/bus/busnats"
 	"github.com/weft-fabric/weft/libs/ledger"
+	"github.com/weft-fabric/weft/libs/run"
+	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
+	"github.com/weft-fabric/weft/services/checkpoint/internal/shell"
+	"github.com/weft-fabric/weft/services/checkpoint/keeper"
 )
 
 // Deps are what the service works with; it closes none of them.
 type Deps struct {
-	Log     ledger.Log       // CHECKPOINTS
+	Log     ledger.Log       // CHECKPOINTS; this service's own, nobody else reads through it
 	Snaps   ledger.Snapshots // of CHECKPOINTS; nil = none
 	Saves   bus.Inbox        // SAVES, every node
 	Core    bus.Caller       // CORE: calls of services, beats of the leader
@@ -19,25 +28,82 @@ type Deps struct {
 	Clock   func() time.Time // nil = time.Now
 }
 
-// Service is the checkpoint service; it implements run.Service.
-type Service struct {
-	cfg  Config
-	deps Deps
+// Connect takes the rest from connections to CORE and NODES.
+func Connect(ctx context.Context, log ledger.Log, snaps ledger.Snapshots, core, nodes *bus.Conn) Deps {
+	return Deps{
+		Log: log, Snaps: snaps, Saves: busnats.NewInbox(ctx, nodes, bus.StreamSaves, ""),
+		Core: busnats.NewCaller(core), Nodes: busnats.NewCaller(nodes),
+	}
 }
 
-// New checks the settings; Run starts it.
+// Service is the checkpoint service; it implements run.Service.
+type Service struct {
+	cfg     Config
+	clock   func() time.Time
+	workers *shell.Workers
+	shells  []run.Shell
+	writer  *shell.Writer
+}
+
+// verifiers is how many parts are read back at once; more would compete with the ranks for the same disk.
+const verifiers = 2
+
+// New checks the settings and puts the service together; Run starts it.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Service{cfg: cfg, deps: deps}, nil
+	if deps.Log == nil || deps.Saves == nil || deps.Core == nil {
+		return nil, errors.New("checkpoint: Log, Saves and Core are needed")
+	}
+	if deps.Replica == "" {
+		deps.Replica = "checkpoint-" + strings.ToLower(rand.Text())
+	}
+	proj := ledger.NewProjection(deps.Log, fold(), deps.Snaps)
+	s := &Service{
+		cfg: cfg, clock: deps.Clock, workers: shell.NewWorkers(),
+		writer: ledger.NewWriter(deps.Log, proj, "checkpoint", deps.Replica),
+	}
+	callers := []bus.Caller{deps.Core}
+	if deps.Nodes != nil {
+		callers = append(callers, deps.Nodes)
+	}
+	s.shells = []run.Shell{
+		proj,
+		ledger.NewLeadership(deps.Core, s.writer, bus.SubjectLeader("checkpoint"), ledger.LeadershipOptions{Alone: cfg.Alone}),
+		shell.New(shell.Config{Dir: cfg.Dir, Policy: keeper.Policy{Full: cfg.KeepFull, Light: cfg.KeepLight}}, shell.Deps{
+			Proj: proj, Writer: s.writer, Saves: deps.Saves, Callers: callers, Pool: s.workers,
+		}),
+	}
+	if deps.Snaps != nil {
+		s.shells = append(s.shells, ledger.NewSnapshotter(proj, deps.Snaps, ledger.SnapshotterOptions{Leading: s.writer.Leading}))
+	}
+	return s, nil
+}
+
+// fold joins the keeper to the ledger library.
+func fold() ledger.Fold[*keeper.Index] {
+	return ledger.Fold[*keeper.Index]{
+		New: keeper.NewIndex, Encode: keeper.Encode, Decode: keeper.Decode, Version: keeper.FoldVersion,
+		Apply: func(ix *keeper.Index, c *weftv1.Commit, seq uint64) error {
+			err := keeper.Apply(ix, c)
+			if u := (*keeper.Unknown)(nil); errors.As(err, &u) {
+				return &ledger.UnknownKind{Kind: u.Kind, Seq: seq}
+			}
+			return err
+		},
+	}
 }
 
 // Name implements run.Service.
 func (s *Service) Name() string { return "checkpoint" }
 
-// Run works until ctx ends.
+// Run works until ctx ends. What is being verified then is verified again by the next leader.
 func (s *Service) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
+	var wg sync.WaitGroup
+	wg.Go(func() { s.workers.Run(ctx, verifiers) })
+	err := run.Loop(ctx, s.clock, s.shells...)
+	wg.Wait()
+	s.writer.Resign()
+	return err
 }
