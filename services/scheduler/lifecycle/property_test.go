@@ -32,11 +32,11 @@ var actionNames = func() []string {
 		name string
 		n    int
 	}{
-		{"submit", 3}, {"resubmit", 1}, {"cancel", 1}, {"place", 6}, {"place anything", 1}, {"evict", 1}, {"claim", 1},
+		{"submit", 3}, {"resubmit", 1}, {"cancel", 1}, {"place", 6}, {"place wrongly", 3}, {"evict", 1}, {"claim", 1},
 		{"flow", 4}, {"outbox", 2}, {"reconcile", 4}, {"publish", 3}, {"consume", 4}, {"time", 4}, {"finish", 3},
 		{"rank fails", 2}, {"exits when asked", 3}, {"launch fails", 1}, {"save", 3}, {"void", 1}, {"restore fails", 1}, {"device", 1},
 		{"agent restarts", 1}, {"reboot", 1}, {"power off", 1}, {"cut", 1}, {"heal", 2}, {"cordon", 1}, {"shut down", 1},
-		{"reader restarts", 2}, {"scheduler stops", 1}, {"scheduler takes over", 2},
+		{"reader restarts", 2}, {"scheduler stops", 1}, {"scheduler takes over", 2}, {"long cut", 1}, {"outage", 1},
 	} {
 		for range w.n {
 			out = append(out, w.name)
@@ -53,8 +53,8 @@ var actions = map[string]func(*fabric){
 			_ = f.decide(Cancel{Job: id, By: "ann"}) // an ended one is refused
 		}
 	},
-	"place":          func(f *fabric) { f.placeOne() },
-	"place anything": func(f *fabric) { f.placeAnything() },
+	"place":         func(f *fabric) { f.placeOne(false) },
+	"place wrongly": func(f *fabric) { f.placeOne(true) },
 	"evict": func(f *fabric) {
 		if b, ok := f.anyJob(); ok && f.up {
 			v, _ := f.anyJob()
@@ -126,6 +126,16 @@ var actions = map[string]func(*fabric){
 	"reader restarts":      func(f *fabric) { f.rebuild(rapid.Bool().Draw(f.t, "replay")) },
 	"scheduler stops":      func(f *fabric) { f.up = false },
 	"scheduler takes over": func(f *fabric) { f.takeOver() },
+	"long cut": func(f *fabric) { // a node out of contact until it is lost, or nearly
+		f.anyAgent().linked = false
+		f.advance(rapid.SampledFrom([]time.Duration{100 * time.Second, 140 * time.Second}).Draw(f.t, "cut"))
+	},
+	"outage": func(f *fabric) { // of the scheduler, while a node is silent perhaps
+		f.up = false
+		f.advance(rapid.SampledFrom([]time.Duration{30 * time.Second, 130 * time.Second}).Draw(f.t, "outage"))
+		f.takeOver()
+		f.advance(2 * time.Second)
+	},
 }
 
 func (f *fabric) anyAgent() *agent { return rapid.SampledFrom(f.agents).Draw(f.t, "node") }
@@ -208,8 +218,9 @@ func (f *fabric) resubmit() {
 	}
 }
 
-// placeOne is a planner that knows no fairness: any queued job, on whatever is free.
-func (f *fabric) placeOne() {
+// placeOne is a planner that knows no fairness: any queued job, on whatever is free. With wrong it makes one mistake,
+// which must be refused unless it happens to be right.
+func (f *fabric) placeOne(wrong bool) {
 	if !f.up {
 		return
 	}
@@ -225,8 +236,35 @@ func (f *fabric) placeOne() {
 	j := waiting[rapid.IntRange(0, len(waiting)-1).Draw(f.t, "job")]
 	g := j.Spec.GetGroups()[0]
 	want := rapid.Uint32Range(g.GetMin(), g.GetMax()).Draw(f.t, "size")
-	if st := f.fit(j, want, rapid.Permutation(f.agents).Draw(f.t, "order")); st != nil {
-		_ = f.decide(Place{Start: st}) // refused by a claim or the queue's limit
+	st := f.fit(j, want, rapid.Permutation(f.agents).Draw(f.t, "order"))
+	if st == nil {
+		return
+	}
+	if wrong {
+		f.spoil(st)
+	}
+	_ = f.decide(Place{Start: st}) // refused by a claim, the queue's limit, or for its mistake
+}
+
+func (f *fabric) spoil(st *weftv1.Start) {
+	ps := st.GetPlacements()
+	p := ps[rapid.IntRange(0, len(ps)-1).Draw(f.t, "placement")]
+	switch rapid.IntRange(0, 6).Draw(f.t, "mistake") {
+	case 0:
+		p.GetDevices()[0] = rapid.Uint32Range(0, 4).Draw(f.t, "device")
+	case 1:
+		p.SetPortBase(rapid.Uint32Range(29999, 30012).Draw(f.t, "port"))
+		p.SetPortCount(rapid.Uint32Range(p.GetCount(), p.GetCount()+1).Draw(f.t, "ports"))
+	case 2:
+		p.SetNode(f.anyAgent().name)
+	case 3:
+		p.SetCount(p.GetCount() + rapid.Uint32Range(0, 2).Draw(f.t, "more") - 1)
+	case 4:
+		p.SetGeneration(p.GetGeneration() + 1)
+	case 5:
+		p.SetMilli(rapid.SampledFrom([]int64{0, 1, 500, 2000}).Draw(f.t, "milli"))
+	case 6:
+		st.SetPlacements(append(ps, p))
 	}
 }
 
@@ -257,26 +295,6 @@ func (f *fabric) fit(j *cell.Job, want uint32, order []*agent) *weftv1.Start {
 		return nil
 	}
 	return st.Build()
-}
-
-// placeAnything is a planner that is wrong: it must be refused, or happen to be right.
-func (f *fabric) placeAnything() {
-	id, ok := f.anyJob()
-	if !ok || !f.up {
-		return
-	}
-	st := weftv1.Start_builder{Job: &id}
-	rank := uint32(0)
-	for range rapid.IntRange(0, 3).Draw(f.t, "placements") {
-		devices := rapid.SliceOfN(rapid.Uint32Range(0, 4), 0, 3).Draw(f.t, "devices")
-		st.Placements = append(st.Placements, weftv1.Placement_builder{
-			Node: new(f.anyAgent().name), Generation: new(rapid.Uint64Range(1, 2).Draw(f.t, "generation")), Group: new(uint32(0)),
-			FirstRank: new(rank), Count: new(uint32(len(devices))), Devices: devices, Milli: new(rapid.SampledFrom([]int64{1000, 1, 0}).Draw(f.t, "milli")),
-			PortBase: new(rapid.Uint32Range(29998, 30012).Draw(f.t, "port")), PortCount: new(rapid.Uint32Range(0, 5).Draw(f.t, "ports")),
-		}.Build())
-		rank += uint32(len(devices))
-	}
-	_ = f.decide(Place{Start: st.Build()})
 }
 
 func (f *fabric) finish(a *agent) {
