@@ -152,7 +152,7 @@ func TestListPages(t *testing.T) {
 		t.Errorf("counts %v", cs)
 	}
 	for field, b := range map[string]apiv1.ListJobsRequest_builder{
-		"phase": {Phase: new("runing")}, "queue": {Queue: new("A")}, "page_token": {PageToken: new("x")},
+		"phase": {Phase: new("asleep")}, "queue": {Queue: new("A")}, "page_token": {PageToken: new("x")},
 	} {
 		_, err := h.jobs().ListJobs(h.as("ann"), b.Build())
 		wantError(t, err, codes.InvalidArgument, field)

@@ -86,7 +86,7 @@ func TestREST(t *testing.T) {
 	if ev, _ := doc["result"].(map[string]any); code != 200 || ev["line"] != "acme/x succeeded" {
 		t.Errorf("%d: %s", code, text)
 	}
-	if code, doc, text = h.rest("ann", "POST", "/v1/jobs/"+testID(1)+":cancel", "{}"); code != 200 {
+	if code, _, text = h.rest("ann", "POST", "/v1/jobs/"+testID(1)+":cancel", "{}"); code != 200 {
 		t.Errorf("%d: %s", code, text)
 	}
 	if code, doc, text = h.rest("", "GET", "/openapi.json", ""); code != 200 || doc["swagger"] != "2.0" {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
@@ -22,7 +21,7 @@ func factOf(ev *cloudEvent) *weftv1.Fact {
 		return nil
 	}
 	m := f.ProtoReflect().NewField(field)
-	if (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(ev.Data, m.Message().Interface().(proto.Message)) != nil {
+	if (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(ev.Data, m.Message().Interface()) != nil {
 		return nil
 	}
 	f.ProtoReflect().Set(field, m)
