@@ -62,7 +62,10 @@ func find(st *cell.State, who auth.Identity, ref string) (*cell.Job, error) {
 }
 
 func notFound(ref string) error {
-	return status.Errorf(codes.NotFound, "job %q is not known; see: weft ps --all", ref)
+	if !jobspec.IsID(ref) {
+		return status.Errorf(codes.NotFound, "no live job is named %q; one that has ended goes by its id; see: weft ps --all", ref)
+	}
+	return status.Errorf(codes.NotFound, "job %s is not known; see: weft ps --all", ref)
 }
 
 // GetJob returns one job.
