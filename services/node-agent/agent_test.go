@@ -39,7 +39,7 @@ func ways(t *testing.T, f func(t *testing.T, root string)) {
 	t.Helper()
 	m := cgroup.Open("", "weft-test-ways")
 	if m.Works() {
-		_ = unix.Rmdir(m.Base())
+		_ = m.Remove()
 		t.Run("cgroup", func(t *testing.T) { f(t, "") })
 	} else {
 		t.Logf("not tested with cgroups: %s", m.Condition().GetMessage())

@@ -109,7 +109,7 @@ func testConfig(dir string) Config {
 
 // fabric is the rest of the world, as an agent sees it.
 type fabric struct {
-	t       *testing.T
+	t       testing.TB
 	dir     string // the agent's
 	ctl     string // prefix of the files that ranks obey
 	out     bus.Outbox
@@ -124,7 +124,7 @@ type fabric struct {
 	caller  bus.Caller
 }
 
-func newFabric(t *testing.T, out bus.Outbox, reports bus.Inbox, bundles bus.Objects, caller bus.Caller) *fabric {
+func newFabric(t testing.TB, out bus.Outbox, reports bus.Inbox, bundles bus.Objects, caller bus.Caller) *fabric {
 	t.Helper()
 	f := &fabric{t: t, dir: filepath.Join(t.TempDir(), "node"), ctl: filepath.Join(t.TempDir(), "exit"), out: out, in: reports, bundles: bundles, caller: caller}
 	s, err := caller.Serve("weft.beat.*", "scheduler")
@@ -162,7 +162,7 @@ func (f *fabric) killRuns() {
 	for _, d := range dirs {
 		g := cgroup.Group{Marker: "WEFT_RUN=" + d}
 		testkit.Eventually(f.t, waitLong, func() bool {
-			_ = g.KillAll()
+			_ = g.Kill()
 			ok, _ := g.Empty()
 			return ok
 		})
@@ -170,7 +170,7 @@ func (f *fabric) killRuns() {
 	if m := cgroup.Open("", cgroupName(testConfig(f.dir))); m.Works() {
 		testkit.Eventually(f.t, waitLong, func() bool {
 			_ = m.Sweep(func(string) bool { return false })
-			return unix.Rmdir(m.Base()) == nil
+			return m.Remove() == nil
 		})
 	}
 }
@@ -184,7 +184,7 @@ type memory struct {
 	stop func()
 }
 
-func inMemory(t *testing.T, change func(*Config)) *memory {
+func inMemory(t testing.TB, change func(*Config)) *memory {
 	t.Helper()
 	b := membus.New()
 	f := newFabric(t, b.Outbox(bus.StreamAssignments), b.Inbox(bus.StreamReports, ""), b.Objects(bus.BucketBundles), b.Caller())
@@ -230,7 +230,7 @@ type overNATS struct {
 	cmd *exec.Cmd
 }
 
-func onNATS(t *testing.T, cgroupRoot string) *overNATS {
+func onNATS(t testing.TB, cgroupRoot string) *overNATS {
 	t.Helper()
 	b := testkit.Bus(t, "n1")
 	f := newFabric(t, busnats.NewOutbox(b.Nodes, bus.StreamAssignments), busnats.NewInbox(t.Context(), b.Nodes, bus.StreamReports, ""),

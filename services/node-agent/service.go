@@ -23,6 +23,7 @@ import (
 	"github.com/weft-fabric/weft/services/node-agent/internal/proc"
 	"github.com/weft-fabric/weft/services/node-agent/internal/sample"
 	"github.com/weft-fabric/weft/services/node-agent/internal/shell"
+	"github.com/weft-fabric/weft/services/node-agent/internal/shim"
 )
 
 // Deps are what an agent works with; the agent closes none of them.
@@ -140,8 +141,8 @@ func (a *Agent) shells(ctx context.Context, boot string) ([]run.Shell, func(), e
 	logs := shell.NewLogs(d.Logs, cfg.Node)
 	saves := shell.NewSaves(d.Saves, cfg.Node, boot, scanParts(cfg))
 	janitor := shell.NewJanitor(cfg.Dir)
-	core, err := shell.NewCore(shell.CoreConfig{Dir: cfg.Dir, Exe: "/proc/self/exe", BootID: boot, Node: node, Fence: fence}, shell.CoreDeps{
-		Assignments: d.Assignments, Groups: groups, Contact: contact, Reports: reports, Preparer: prep, Logs: logs, Saves: saves, Janitor: janitor,
+	core, err := shell.NewCore(shell.CoreConfig{Dir: cfg.Dir, BootID: boot, Node: node, Fence: fence}, shell.CoreDeps{
+		Assignments: d.Assignments, Groups: groups, Shims: shim.NewPool("/proc/self/exe", groups.OpenShims), Contact: contact, Reports: reports, Preparer: prep, Logs: logs, Saves: saves, Janitor: janitor,
 		Use:       func(uuids []string) { device.Use(d.Device, uuids) },
 		Inventory: inv.get,
 	}, time.Now())

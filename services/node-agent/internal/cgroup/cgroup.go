@@ -69,16 +69,16 @@ func (m *Manager) probe() error {
 	return nil
 }
 
-// Base is the directory that all groups are in; empty without cgroups.
-func (m *Manager) Base() string { return m.base }
-
 // Works says whether groups are cgroups.
 func (m *Manager) Works() bool { return m.base != "" }
 
-// GiveUp turns to groups without cgroups, because starting a process in one failed.
-func (m *Manager) GiveUp(err error) {
-	m.base, m.why = "", "processes cannot be started in a cgroup: "+err.Error()
-	m.cure = "run the agent as root or with Delegate=yes, on kernel 5.14 or newer"
+// Remove removes the manager's directory, if no group and no shim is left in it.
+func (m *Manager) Remove() error {
+	if !m.Works() {
+		return nil
+	}
+	_ = unix.Rmdir(filepath.Join(m.base, shims))
+	return unix.Rmdir(m.base)
 }
 
 // Condition says which way this machine goes.
@@ -112,33 +112,42 @@ func (m *Manager) Group(name, marker string) Group {
 	return g
 }
 
-// Create makes the group: a leaf for the shim and one for the ranks, since cgroup.kill must not take the shim, which
-// records how the ranks ended.
+// Create makes the group.
 func (g Group) Create() error {
 	if g.Path == "" {
 		return nil
 	}
-	for _, d := range []string{g.Path, g.shim(), g.ranks()} {
-		if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-			return fmt.Errorf("cgroup: %w", err)
-		}
+	if err := os.Mkdir(g.Path, 0o755); err != nil {
+		return fmt.Errorf("cgroup: %w", err)
 	}
 	return nil
 }
 
-func (g Group) shim() string  { return filepath.Join(g.Path, "shim") }
-func (g Group) ranks() string { return filepath.Join(g.Path, "ranks") }
+// shims is the leaf of all shims. They are in no attempt's group: killing one must not take the process that records how
+// its ranks ended.
+const shims = "shims"
 
-// OpenShim opens the leaf to start the shim in; nil without cgroups.
-func (g Group) OpenShim() (*os.File, error) { return g.open(g.shim()) }
+// OpenShims opens the leaf to start shims in; nil without cgroups.
+func (m *Manager) OpenShims() (*os.File, error) {
+	if !m.Works() {
+		return nil, nil
+	}
+	dir := filepath.Join(m.base, shims)
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("cgroup: %w", err)
+	}
+	return open(dir)
+}
 
-// OpenRanks opens the leaf to start ranks in; nil without cgroups.
-func (g Group) OpenRanks() (*os.File, error) { return g.open(g.ranks()) }
-
-func (g Group) open(dir string) (*os.File, error) {
+// Open opens the group to start ranks in; nil without cgroups.
+func (g Group) Open() (*os.File, error) {
 	if g.Path == "" {
 		return nil, nil
 	}
+	return open(g.Path)
+}
+
+func open(dir string) (*os.File, error) {
 	f, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("cgroup: %w", err)
@@ -146,15 +155,10 @@ func (g Group) open(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// KillRanks sends SIGKILL to every rank and everything that a rank started; frozen ones die too.
-func (g Group) KillRanks() error { return g.kill(g.ranks()) }
-
-// KillAll also kills the shim; only for a shim that is gone or does not answer.
-func (g Group) KillAll() error { return g.kill(g.Path) }
-
-func (g Group) kill(dir string) error {
+// Kill sends SIGKILL to every rank and everything that a rank started; frozen ones die too.
+func (g Group) Kill() error {
 	if g.Path != "" {
-		err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+		err := os.WriteFile(filepath.Join(g.Path, "cgroup.kill"), []byte("1"), 0)
 		if err == nil || errors.Is(err, os.ErrNotExist) {
 			return nil
 		}
@@ -236,11 +240,11 @@ func (m *Manager) Sweep(known func(name string) bool) error {
 	}
 	var errs []error
 	for _, e := range es {
-		if !e.IsDir() || known(e.Name()) {
+		if !e.IsDir() || e.Name() == shims || known(e.Name()) {
 			continue
 		}
 		g := Group{Path: filepath.Join(m.base, e.Name())}
-		if err := g.KillAll(); err != nil {
+		if err := g.Kill(); err != nil {
 			errs = append(errs, err)
 			continue
 		}

@@ -73,7 +73,7 @@ func TestNothingSurvivesKill(t *testing.T) {
 			if err := g.Create(); err != nil {
 				t.Fatal(err)
 			}
-			leaf, err := g.OpenRanks()
+			leaf, err := g.Open()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +107,7 @@ func TestNothingSurvivesKill(t *testing.T) {
 			if ok, err := g.Empty(); ok || err != nil {
 				t.Fatalf("empty with two processes: %v %v", ok, err)
 			}
-			if err := g.KillRanks(); err != nil {
+			if err := g.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			_ = c.Wait()

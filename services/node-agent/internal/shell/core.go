@@ -24,7 +24,6 @@ import (
 // CoreConfig is what the core needs to know.
 type CoreConfig struct {
 	Dir    string // the agent's
-	Exe    string // this binary, to be run as shim
 	BootID string
 	Node   launch.Node
 	// Fence is how long after contact every rank must be dead here; 0 = never.
@@ -35,6 +34,7 @@ type CoreConfig struct {
 type CoreDeps struct {
 	Assignments bus.Inbox
 	Groups      *cgroup.Manager
+	Shims       *shim.Pool
 	Contact     *Contact
 	Reports     *Reports
 	Preparer    *Preparer
@@ -57,6 +57,8 @@ type Core struct {
 
 	fence   int64 // Unix; see fenceNS
 	fenceOf int64 // contact that fence follows from
+
+	fillAt time.Time // when to start the next shim ahead
 
 	inboxAt time.Time // do not read the inbox before
 	inboxOK bool
@@ -89,7 +91,10 @@ func NewCore(cfg CoreConfig, d CoreDeps, now time.Time) (*Core, error) {
 }
 
 // Close stops watching; ranks run on.
-func (c *Core) Close() { c.watch.close() }
+func (c *Core) Close() {
+	c.watch.close()
+	c.d.Shims.Close()
+}
 
 func (c *Core) runsDir() string { return filepath.Join(c.cfg.Dir, "runs") }
 
@@ -201,6 +206,12 @@ func (c *Core) Step(ctx context.Context, now time.Time) (bool, time.Time, error)
 	default:
 	}
 	do, next := reconcile.Decide(c.world(now))
+	if len(do) == 0 && !did && !now.Before(c.fillAt) && !c.d.Shims.Full() {
+		if err := c.d.Shims.Fill(); err != nil {
+			slog.Warn("no shim could be started ahead; launches take longer", "err", err)
+		}
+		c.fillAt = now.Add(fillRetry)
+	}
 	failed := false
 	for _, a := range do {
 		if err := c.perform(a, now); err != nil {
@@ -213,6 +224,12 @@ func (c *Core) Step(ctx context.Context, now time.Time) (bool, time.Time, error)
 	}
 	return did || len(do) > 0, c.next(now, next), nil
 }
+
+// After a launch the machine has better things to do than to prepare for the next one.
+const (
+	fillAfter = 50 * time.Millisecond
+	fillRetry = 10 * time.Second
+)
 
 // performRetry is how long to leave alone what could not be done, such as writing to a full disk.
 const performRetry = 200 * time.Millisecond
@@ -228,6 +245,9 @@ func (c *Core) next(now time.Time, decided int64) time.Time {
 		sooner(time.Unix(0, decided))
 	}
 	sooner(c.inboxAt)
+	if !c.d.Shims.Full() {
+		sooner(c.fillAt)
+	}
 	for _, r := range c.runs {
 		if r.Phase == reconcile.Ended {
 			sooner(r.emptyAt)

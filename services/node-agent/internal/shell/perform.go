@@ -134,11 +134,12 @@ func (c *Core) start(r *run) error {
 		_ = c.watch.add(r.ID, f, unixModify)
 	}
 	var err error
-	if r.shim, err = shim.Start(c.cfg.Exe, r.dir, r.launch); err != nil {
+	if r.shim, err = c.d.Shims.Start(r.dir, r.launch); err != nil {
 		c.watch.remove(r.ID)
 		return errors.Join(err, g.Remove())
 	}
 	r.Phase = reconcile.Starting
+	c.fillAt = time.Now().Add(fillAfter)
 	c.watchShim(r)
 	c.track(r)
 	c.useDevices()
@@ -172,14 +173,14 @@ func (c *Core) kill(r *run, why reconcile.Why, now time.Time) error {
 	r.KilledNS = now.UnixNano()
 	r.kills++
 	if r.gone || r.Phase >= reconcile.Ended {
-		return r.group().KillAll()
+		return r.group().Kill()
 	}
 	err := shim.Kill(r.dir)
 	switch {
 	case r.kills > 3:
-		err = errors.Join(r.group().KillAll(), r.shim.Signal(unix.SIGKILL))
+		err = errors.Join(r.group().Kill(), r.shim.Signal(unix.SIGKILL))
 	case r.kills > 1 || err != nil && !errors.Is(err, proc.ErrGone):
-		err = r.group().KillRanks()
+		err = r.group().Kill()
 	}
 	if errors.Is(err, proc.ErrGone) {
 		return nil

@@ -30,6 +30,7 @@ const (
 	FileExit    = "exit.json"    // how all of it ended; nothing follows
 	fileLock    = "lock"         // held by the shim while it lives
 	fileControl = "control"      // FIFO
+	fileLog     = "shim.log"     // what the shim itself has to say
 )
 
 // FileRankExit is the name of one rank's exit record.

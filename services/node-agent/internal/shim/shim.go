@@ -21,21 +21,43 @@ import (
 
 // Main is the shim's whole life; it returns the exit code of the process.
 func Main(args []string) int {
+	// Whoever stops agents by signal must not stop ranks. Signals are caught and dropped, not ignored: an ignored signal
+	// would stay ignored in the ranks.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE)
+	if len(args) == 1 && args[0] == spareArg {
+		if args = wait(os.Stdin); args == nil {
+			return 0
+		}
+	}
 	if len(args) != 2 {
 		fmt.Fprintln(os.Stderr, "weft-shim: started by the agent only")
 		return 2
 	}
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
-	// Whoever stops agents by signal must not stop ranks. Signals are caught and dropped, not ignored: an ignored signal
-	// would stay ignored in the ranks.
-	caught := make(chan os.Signal, 1)
-	signal.Notify(caught, unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE)
 	s := &shim{dir: args[0], token: args[1], asked: make(chan struct{})}
 	if err := s.run(); err != nil {
 		slog.Error("shim", "run", s.dir, "err", err)
 		return 1
 	}
 	return 0
+}
+
+// wait returns the arguments of a shim that was started ahead; nil if its agent ends instead.
+func wait(in *os.File) []string {
+	sc := bufio.NewScanner(in)
+	var args []string
+	for len(args) < 2 && sc.Scan() {
+		args = append(args, sc.Text())
+	}
+	if len(args) < 2 {
+		return nil
+	}
+	if log, err := os.OpenFile(filepath.Join(args[0], fileLog), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err == nil {
+		_ = unix.Dup3(int(log.Fd()), 2, 0) // also for what the runtime may have to say
+		_ = log.Close()
+	}
+	return args
 }
 
 type shim struct {
@@ -88,6 +110,9 @@ func (s *shim) run() error {
 	var exits []RankExit
 	s.reapAll(func(e RankExit) {
 		exits = append(exits, e)
+		if len(s.pids) == 0 {
+			return // the last one's is in exit.json, at once
+		}
 		if err := WriteFile(s.dir, FileRankExit(e.Rank), e, true); err != nil {
 			slog.Error("shim: a rank's exit could not be recorded", "rank", e.Rank, "err", err)
 		}
@@ -124,7 +149,7 @@ func openControl(dir string) (*os.File, error) {
 // start starts every rank in order, and says so once all run. A rank that ends meanwhile waits, as a zombie, for reapAll.
 func (s *shim) start() error {
 	s.pids, s.procs = map[int]uint32{}, map[uint32]proc.ID{}
-	leaf, err := s.launch.Group.OpenRanks()
+	leaf, err := s.launch.Group.Open()
 	if err != nil {
 		return err
 	}
@@ -266,7 +291,7 @@ func (s *shim) reapAll(ended func(RankExit)) {
 // killRanks kills all ranks and whatever descends from them.
 func (s *shim) killRanks() {
 	if s.launch.Group.Path != "" {
-		if err := s.launch.Group.KillRanks(); err == nil {
+		if err := s.launch.Group.Kill(); err == nil {
 			return
 		}
 	}
