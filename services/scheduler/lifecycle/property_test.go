@@ -35,7 +35,7 @@ var actionNames = func() []string {
 		{"submit", 3}, {"resubmit", 1}, {"cancel", 1}, {"place", 6}, {"place wrongly", 3}, {"evict", 1}, {"claim", 1},
 		{"flow", 4}, {"outbox", 2}, {"reconcile", 4}, {"publish", 3}, {"consume", 4}, {"time", 4}, {"finish", 3},
 		{"rank fails", 2}, {"exits when asked", 3}, {"launch fails", 1}, {"save", 3}, {"void", 1}, {"restore fails", 1}, {"device", 1},
-		{"agent restarts", 1}, {"reboot", 1}, {"power off", 1}, {"cut", 1}, {"heal", 2}, {"cordon", 1}, {"shut down", 1},
+		{"agent restarts", 2}, {"reboot", 1}, {"power off", 1}, {"cut", 1}, {"heal", 2}, {"cordon", 1}, {"shut down", 1},
 		{"reader restarts", 2}, {"scheduler stops", 1}, {"scheduler takes over", 2}, {"long cut", 1}, {"outage", 1},
 	} {
 		for range w.n {
@@ -98,6 +98,14 @@ var actions = map[string]func(*fabric){
 	"agent restarts": func(f *fabric) {
 		if a := f.anyAgent(); a.up {
 			a.restart()
+			for _, r := range a.sorted() { // before it has read what is wanted now
+				a.speak(r)
+			}
+			if rapid.Bool().Draw(f.t, "heard") {
+				f.publish(a)
+				for f.consume(false) {
+				}
+			}
 		}
 	},
 	"reboot": func(f *fabric) { f.anyAgent().reboot() },
