@@ -89,13 +89,7 @@ func agentMain() {
 	}
 	cfg := testConfig(os.Getenv("TEST_AGENT_DIR"))
 	cfg.CgroupRoot = os.Getenv("TEST_CGROUP")
-	a := New(cfg, Deps{
-		Device:      sim,
-		Assignments: busnats.NewInbox(ctx, conn, bus.StreamAssignments, bus.SubjectAssign(cfg.Node)),
-		Reports:     busnats.NewOutbox(conn, bus.StreamReports), Saves: busnats.NewOutbox(conn, bus.StreamSaves),
-		Logs: busnats.NewOutbox(conn, bus.StreamLogs), Metrics: busnats.NewOutbox(conn, bus.StreamMetrics),
-		Caller: busnats.NewCaller(conn), Bundles: busnats.NewObjects(conn, bus.BucketBundles),
-	})
+	a := New(cfg, Connect(ctx, cfg.Node, conn, sim))
 	fmt.Fprintln(os.Stderr, a.Run(ctx))
 	os.Exit(1)
 }
