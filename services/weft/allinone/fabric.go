@@ -37,6 +37,7 @@ type Fabric struct {
 	nodes   []node
 	closers []func()
 	door    Context
+	before  uint64 // term of the leader before this process
 
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -100,6 +101,11 @@ func (f *Fabric) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// Whoever asks is answered from the whole ledger, and the term that begins here is the first one after it.
+	if _, err := f.proj.CatchUp(ctx, time.Now()); err != nil {
+		return fmt.Errorf("read the ledger: %w", err)
+	}
+	_, f.before = f.proj.Leader()
 	go func() {
 		f.err = run.NewGroup("weft up", services...).Run(ctx)
 		close(f.done)
@@ -170,7 +176,7 @@ func (f *Fabric) openLedger(ctx context.Context, core *bus.Conn) error {
 func (f *Fabric) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyWithin)
 	defer cancel()
-	if err := f.until(ctx, func(*cell.State) bool { _, term := f.proj.Leader(); return term > 0 }); err != nil {
+	if err := f.untilLed(ctx); err != nil {
 		return fmt.Errorf("no scheduler leads the ledger: %w", err)
 	}
 	if err := f.firstQueues(ctx); err != nil {
@@ -188,6 +194,11 @@ func (f *Fabric) ready(ctx context.Context) error {
 		return fmt.Errorf("not every node came up: %w", err)
 	}
 	return nil
+}
+
+// untilLed waits until a scheduler of this process leads.
+func (f *Fabric) untilLed(ctx context.Context) error {
+	return f.until(ctx, func(*cell.State) bool { _, term := f.proj.Leader(); return term > f.before })
 }
 
 // firstQueues makes the queues that a first user needs, if the ledger has none of them.

@@ -69,7 +69,13 @@ func (f *Fabric) services(ctx context.Context) ([]run.Service, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, agent)
+		out = append(out, run.Func(agent.Name()+" "+f.nodes[i].name, func(ctx context.Context) error {
+			// A beat that nobody can answer yet costs an agent its time-out.
+			if err := f.untilLed(ctx); err != nil {
+				return err
+			}
+			return agent.Run(ctx)
+		}))
 	}
 	return append(out, gw), nil
 }
@@ -89,6 +95,9 @@ func (f *Fabric) checkpoint(ctx context.Context, core, nodes *bus.Conn) (*checkp
 	snaps, err := natsledger.OpenSnapshots(ctx, core, bus.StreamCheckpoints)
 	if err != nil {
 		return nil, err
+	}
+	if err := os.MkdirAll(f.savesDir(), 0o755); err != nil {
+		return nil, fmt.Errorf("saves: %w", err)
 	}
 	cfg := checkpoint.DefaultConfig()
 	cfg.Dir, cfg.Alone = f.savesDir(), true

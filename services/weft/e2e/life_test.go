@@ -16,7 +16,7 @@ func TestRunIsLikeRunningTheCommandHere(t *testing.T) {
 		t.Fatalf("exit %d, output %q, errors %q", r.code, r.stdout, r.stderr)
 	}
 	r = f.weft("", "run", "--", "sh", "-c", "echo out; echo err >&2; exit 7")
-	if r.code != 10 || r.stdout != "out\n" || !strings.Contains(r.stderr, "err\n") || !strings.Contains(r.stderr, "exit code 7") {
+	if r.code != 10 || r.stdout != "out\n" || !strings.Contains(r.stderr, "err\n") || !strings.Contains(r.stderr, "exited with code 7") {
 		t.Fatalf("a command that exits 7: exit %d, output %q, errors %q", r.code, r.stdout, r.stderr)
 	}
 	r = f.weft("", "run", "-n", "3", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE")

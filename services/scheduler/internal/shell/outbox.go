@@ -182,22 +182,21 @@ type Announcer struct {
 	proj    *Projection
 	writer  *Writer
 	out     bus.Outbox
-	read    func(ctx context.Context, from uint64, max int) ([]ledger.Record, error)
+	history ledger.Log // a reader of its own: it may be behind the projection
 	wake    <-chan struct{}
 	term    uint64
 	last    uint64 // position in the stream
 	seq     uint64 // ledger sequence whose events come next
 	skip    int    // events of it that are written already
-	started bool
 }
 
 // NewAnnouncer makes one. Log is read apart from the projection, so it must be a reader of its own.
 func NewAnnouncer(proj *Projection, w *Writer, log ledger.Log, out bus.Outbox) *Announcer {
-	return &Announcer{proj: proj, writer: w, out: out, read: log.Read, wake: proj.Wake()}
+	return &Announcer{proj: proj, writer: w, out: out, history: log, wake: proj.Wake()}
 }
 
 // Wakes implements run.Shell.
-func (a *Announcer) Wakes() []<-chan struct{} { return []<-chan struct{}{a.wake} }
+func (a *Announcer) Wakes() []<-chan struct{} { return []<-chan struct{}{a.wake, a.history.Wake()} }
 
 // Step implements run.Shell: it writes the events of a few commits.
 func (a *Announcer) Step(ctx context.Context, _ time.Time) (bool, time.Time, error) {
@@ -217,7 +216,7 @@ func (a *Announcer) Step(ctx context.Context, _ time.Time) (bool, time.Time, err
 	if a.seq > tip {
 		return false, time.Time{}, nil
 	}
-	recs, err := a.read(ctx, a.seq, 64)
+	recs, err := a.history.Read(ctx, a.seq, 64)
 	if err != nil {
 		return false, time.Time{}, err
 	}

@@ -54,7 +54,11 @@ func (p *planner) ask(now time.Time, s *cell.State, seq uint64) {
 	if !p.again.IsZero() && !now.Before(p.again) {
 		p.dirty, p.again = true, time.Time{}
 	}
-	if p.pending != nil || !p.dirty || now.Before(p.dueAt) || !waiting(s) {
+	if p.pending != nil || !p.dirty || now.Before(p.dueAt) {
+		return
+	}
+	if !waiting(s) { // whatever makes somebody wait changes the state
+		p.dirty = false
 		return
 	}
 	data, err := proto.Marshal(weftv1.PlanRequest_builder{At: &seq}.Build())

@@ -4,7 +4,6 @@ package bench
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -29,12 +28,9 @@ func (f Figure) Print(w io.Writer) error {
 	}
 	round := func(v float64) float64 { return float64(int64(v*1000+0.5)) / 1000 }
 	f.Ours, f.Anchor, f.Ratio = round(f.Ours), round(f.Anchor), round(f.Ratio)
-	b, err := json.Marshal(f)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(w, string(b))
-	return err
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(f)
 }
 
 // quantile returns the q-quantile of durations (nearest rank).
