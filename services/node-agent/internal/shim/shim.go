@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -67,6 +68,9 @@ type shim struct {
 	pids   map[int]uint32 // by pid, ranks not yet reaped
 	procs  map[uint32]proc.ID
 	asked  chan struct{} // closed once stop or kill was asked for
+
+	mu   sync.Mutex // held while ranks are asked to end
+	told []proc.ID  // who was asked
 }
 
 // lockPatience outlasts an agent that holds the lock to find out whether a shim lives.
@@ -257,10 +261,10 @@ func executable(name string) error {
 }
 
 // reapAll waits for every child, ours and those that ranks left to us, and returns when there are none. Once the last
-// rank has ended, what the ranks left running is killed.
+// rank has ended, what the ranks left running is killed, except what was asked to end and may use its grace.
 func (s *shim) reapAll(ended func(RankExit)) {
 	for {
-		if len(s.pids) == 0 {
+		if len(s.pids) == 0 && !s.saving() {
 			s.killRanks()
 		}
 		var ws syscall.WaitStatus
@@ -307,21 +311,41 @@ func (s *shim) killRanks() {
 }
 
 // terminate asks each rank to end. Only the rank itself gets SIGTERM: a data loader that dies first would disturb the
-// save its parent is about to write. A shell would die without telling the command it waits for, so that gets it instead.
+// save its parent is about to write. A shell would die without telling the commands that it runs, so they get it too.
 func (s *shim) terminate() {
-	for rank, id := range s.procs {
-		to := []proc.ID{id}
-		if shells[id.Comm()] {
-			if kids, err := proc.Children(id.Pid); err == nil && len(kids) > 0 {
-				to = kids
-			}
+	for _, id := range s.procs {
+		s.terminateTree(id)
+	}
+}
+
+func (s *shim) terminateTree(id proc.ID) {
+	if shells[id.Comm()] {
+		kids, err := proc.Children(id.Pid)
+		if err != nil {
+			slog.Error("shim: stop", "pid", id.Pid, "err", err)
 		}
-		for _, p := range to {
-			if err := p.Signal(unix.SIGTERM); err != nil && !errors.Is(err, proc.ErrGone) {
-				slog.Error("shim: stop", "rank", rank, "err", err)
-			}
+		for _, k := range kids {
+			s.terminateTree(k)
 		}
 	}
+	err := id.Signal(unix.SIGTERM)
+	if err == nil {
+		s.told = append(s.told, id)
+	} else if !errors.Is(err, proc.ErrGone) {
+		slog.Error("shim: stop", "pid", id.Pid, "err", err)
+	}
+}
+
+// saving says that something which was asked to end has not yet: a command whose shell is gone, say.
+func (s *shim) saving() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range s.told {
+		if id.Alive() {
+			return true
+		}
+	}
+	return false
 }
 
 var shells = map[string]bool{"sh": true, "bash": true, "dash": true, "ash": true, "zsh": true, "ksh": true}
@@ -347,9 +371,14 @@ func (s *shim) supervise(control io.Reader) {
 		}
 	}()
 	var killAt time.Time
-	stop := func(at time.Time) {
+	stop := func(at time.Time, politely bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if !closed(s.asked) {
 			close(s.asked)
+			if politely {
+				s.terminate()
+			}
 		}
 		if killAt.IsZero() || at.Before(killAt) {
 			killAt = at
@@ -375,13 +404,9 @@ func (s *shim) supervise(control io.Reader) {
 					slog.Error("shim: control", "line", line)
 					continue
 				}
-				first := !closed(s.asked)
-				stop(time.Unix(0, ns))
-				if first {
-					s.terminate()
-				}
+				stop(time.Unix(0, ns), true)
 			case "kill":
-				stop(now)
+				stop(now, false)
 			default:
 				slog.Error("shim: control", "line", line)
 			}
@@ -394,8 +419,7 @@ func (s *shim) supervise(control io.Reader) {
 				continue
 			}
 			slog.Warn("shim: this node had no contact; ending its ranks before others take their place", "left", time.Duration(left))
-			stop(time.Now().Add(time.Duration(left)))
-			s.terminate()
+			stop(time.Now().Add(time.Duration(left)), true)
 		case <-deadline.C:
 			if !killAt.IsZero() && !time.Now().Before(killAt) {
 				s.killRanks()
