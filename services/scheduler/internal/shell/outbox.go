@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,40 +75,45 @@ func (a *Assigner) Step(ctx context.Context, _ time.Time) (bool, time.Time, erro
 		a.term = 0
 		return false, time.Time{}, nil
 	}
+	// The set is taken before the state is read: what is touched later is in the set of the next step.
+	nodes := a.take()
 	var s *cell.State
 	var seq uint64
 	a.proj.View(func(live *cell.State, at ledger.Position) { s, seq = live.Overlay(), at.Seq })
 	if term := a.writer.Term(); term != a.term {
 		clear(a.wrote)
-		a.mu.Lock()
 		for n := range s.Nodes() {
-			a.touched[n.Name] = true
+			nodes[n.Name] = true
 		}
-		a.mu.Unlock()
 		a.term = term
 	}
-	a.mu.Lock()
-	nodes := make([]string, 0, len(a.touched))
-	for n := range a.touched {
-		nodes = append(nodes, n)
-	}
-	a.mu.Unlock()
-	slices.Sort(nodes)
 	did := false
-	for _, n := range nodes {
-		a.mu.Lock()
-		delete(a.touched, n) // before the state is read, so that a later touch is not lost
-		a.mu.Unlock()
+	for _, n := range slices.Sorted(maps.Keys(nodes)) {
 		wrote, err := a.assign(ctx, s, n, seq)
 		if err != nil {
-			a.mu.Lock()
-			a.touched[n] = true
-			a.mu.Unlock()
+			a.giveBack(nodes)
 			return did, time.Time{}, fmt.Errorf("assign %s: %w", n, err)
 		}
+		delete(nodes, n)
 		did = did || wrote
 	}
 	return did, time.Time{}, nil
+}
+
+// take empties the set of touched nodes.
+func (a *Assigner) take() map[string]bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	nodes := a.touched
+	a.touched = map[string]bool{}
+	return nodes
+}
+
+// giveBack returns nodes that could not be written.
+func (a *Assigner) giveBack(nodes map[string]bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.Copy(a.touched, nodes)
 }
 
 func (a *Assigner) assign(ctx context.Context, s *cell.State, node string, seq uint64) (bool, error) {
