@@ -22,6 +22,7 @@ type fabric struct {
 	s        *cell.State
 	shadow   *cell.State // what another reader has, rebuilt now and then
 	log      []*weftv1.Commit
+	events   [][]Event // of each commit, as they went out
 	agents   []*agent
 	heard    map[string]int64
 	assigned map[string]*weftv1.Assignment
@@ -44,7 +45,7 @@ type books struct {
 
 func newFabric(t *rapid.T, nodes int) *fabric {
 	p := DefaultPolicy()
-	p.Fence, p.ArchiveAfter, p.MaxBackoff = 2*time.Minute, time.Hour, time.Minute
+	p.Fence, p.ArchiveAfter, p.MaxBackoff = 2*time.Minute, 3*time.Minute, time.Minute
 	f := &fabric{
 		t: t, pol: p, now: t0, up: true, s: cell.NewState(), shadow: cell.NewState(), heard: map[string]int64{},
 		assigned: map[string]*weftv1.Assignment{}, acked: map[string]*books{},
@@ -92,6 +93,7 @@ func (f *fabric) decide(c Command) error {
 			f.t.Fatal(err)
 		}
 	}
+	f.events = append(f.events, CloudEvents(uint64(len(f.log)), commit, f.s))
 	f.check()
 	return nil
 }
@@ -296,6 +298,18 @@ func (f *fabric) rebuild(replay bool) {
 		f.t.Fatalf("derived views differ after a restart (replay %v):\n%s\n%s", replay, a, b)
 	}
 	f.shadow = s
+}
+
+// sameEvents: an outbox that is behind, or a second one, says of every commit what was said at its time.
+func (f *fabric) sameEvents() {
+	for i, c := range f.log {
+		later := CloudEvents(uint64(i+1), c, f.s)
+		if len(later) != len(c.GetEntries()) || !slices.EqualFunc(later, f.events[i], func(a, b Event) bool {
+			return a.Tenant == b.Tenant && a.Type == b.Type && a.Job == b.Job && string(a.JSON) == string(b.JSON)
+		}) {
+			f.t.Fatalf("the events of commit %d depend on when one looks:\n%s\n%s", i+1, f.events[i], later)
+		}
+	}
 }
 
 // views writes what readers take from indexes, which are not part of the hash.

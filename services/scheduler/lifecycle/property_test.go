@@ -423,4 +423,5 @@ func (f *fabric) heal() {
 		}
 	}
 	f.rebuild(true)
+	f.sameEvents()
 }
