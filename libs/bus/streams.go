@@ -268,13 +268,14 @@ func grants(r Role) (g grant, ok bool) {
 }
 
 // nodeGrant lets an agent write its own subjects, read its own assignment by one consumer of a fixed name, and read
-// bundles directly. The filter stands in the create subject, and the server refuses a request whose body says another.
+// bundles directly, and ask where a save lies. The filter stands in the create subject, and the server refuses a request whose body says another.
 func nodeGrant(n string) grant {
 	consumer := string(NodeRole(n))
 	return grant{
 		account: AccountNodes,
 		publish: []string{
 			SubjectReport(n), SubjectSave(n), SubjectMetric(n), SubjectLog(n), SubjectBeat(n),
+			SubjectRPC("checkpoint", "locate"),
 			"$JS.API.STREAM.INFO." + StreamAssignments,
 			"$JS.API.CONSUMER.CREATE." + StreamAssignments + "." + consumer + "." + SubjectAssign(n),
 			"$JS.API.CONSUMER.DELETE." + StreamAssignments + "." + consumer,
