@@ -271,7 +271,7 @@ func appendValue(b []byte, f protoreflect.FieldDescriptor, v protoreflect.Value)
 	panic(fmt.Sprintf("cell: %s is of kind %s, which has no canonical encoding here", f.FullName(), f.Kind()))
 }
 
-// OtherVersion: a snapshot was written by another version of the fold; replay the ledger instead.
+// OtherVersion says that a snapshot was written by another version of the fold; replay the ledger instead.
 type OtherVersion struct{ Got uint32 }
 
 func (e *OtherVersion) Error() string {

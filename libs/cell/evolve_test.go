@@ -2,6 +2,7 @@ package cell
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -276,7 +277,7 @@ func TestApplyStopsAtWhatItDoesNotKnow(t *testing.T) {
 	}
 	err = Apply(s, commit(false), 7)
 	var unknown *UnknownKind
-	if !asUnknown(err, &unknown) || unknown.Kind != "from_tomorrow" || unknown.Seq != 7 {
+	if !errors.As(err, &unknown) || unknown.Kind != "from_tomorrow" || unknown.Seq != 7 {
 		t.Fatalf("got %v", err)
 	}
 	if s.Node("n0") != nil || s.TimeNS() != 0 {
@@ -288,10 +289,4 @@ func TestApplyStopsAtWhatItDoesNotKnow(t *testing.T) {
 	if s.Node("n0") == nil || s.TimeNS() != 9 || s.Cursor("REPORTS").GetSeq() != 4 {
 		t.Fatal("the commit was not folded whole")
 	}
-}
-
-func asUnknown(err error, into **UnknownKind) bool {
-	u, ok := err.(*UnknownKind)
-	*into = u
-	return ok
 }

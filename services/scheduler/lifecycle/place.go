@@ -116,7 +116,11 @@ func (d *decision) evict(e *weftv1.Evict) *Refusal {
 		d.stop(id, cause(weftv1.CauseKind_CAUSE_KIND_EVICTED, "", "evicted for job "+b.ID), "")
 	}
 	slices.Sort(nodes)
-	d.makeClaim(b.ID, slices.Compact(nodes), grace+int64(d.p.EvictClaim))
+	nodes = slices.Compact(nodes)
+	if r := d.claimable(b.ID, nodes); r != nil {
+		return r
+	}
+	d.makeClaim(b.ID, nodes, grace+int64(d.p.EvictClaim))
 	return nil
 }
 
@@ -126,17 +130,33 @@ func (d *decision) claim(c Claim) *Refusal {
 	if j == nil || !j.Waiting() {
 		return cell.Refuse(cell.CodeInfeasible, "job", "job %s does not wait for a place", c.Job)
 	}
-	for other := range d.s.Claims() {
-		for _, n := range other.Nodes {
-			if other.Job != c.Job && slices.Contains(c.Nodes, n) {
-				return cell.Refuse(cell.CodeInfeasible, "nodes", "node %s is held for job %s", n, other.Job)
-			}
-		}
+	if r := d.claimable(c.Job, c.Nodes); r != nil {
+		return r
 	}
 	d.makeClaim(c.Job, c.Nodes, int64(d.p.Claim))
 	return nil
 }
 
+// claimable: the nodes exist, and none is held for another job.
+func (d *decision) claimable(job string, nodes []string) *Refusal {
+	for _, n := range nodes {
+		if d.s.Node(n) == nil {
+			return cell.Refuse(cell.CodeInfeasible, "nodes", "no node %s", n)
+		}
+	}
+	for other := range d.s.Claims() {
+		for _, n := range other.Nodes {
+			if other.Job != job && slices.Contains(nodes, n) {
+				return cell.Refuse(cell.CodeInfeasible, "nodes", "node %s is held for job %s", n, other.Job)
+			}
+		}
+	}
+	return nil
+}
+
 func (d *decision) makeClaim(job string, nodes []string, span int64) {
+	if c := d.s.Claim(job); c != nil && c.Expires == d.now+span && slices.Equal(c.Nodes, nodes) {
+		return
+	}
 	d.emit(weftv1.Fact_builder{ClaimMade: weftv1.ClaimMade_builder{Job: &job, Nodes: nodes, ExpiresNs: new(d.now + span)}.Build()})
 }

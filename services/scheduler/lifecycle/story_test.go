@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -71,7 +72,10 @@ func (w *world) do(c Command) string {
 		w.t.Fatal("Decide changed the state")
 	}
 	if err != nil {
-		r := err.(*Refusal)
+		var r *Refusal
+		if !errors.As(err, &r) {
+			w.t.Fatalf("%T fails with %v, which is no refusal", c, err)
+		}
 		field := ""
 		if r.Field != "" {
 			field = " (" + r.Field + ")"
