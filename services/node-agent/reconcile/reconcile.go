@@ -185,7 +185,7 @@ func Decide(w World) (do []Action, next int64) {
 				do = append(do, Abandon{a.ID})
 			}
 		case a.Phase == Ended:
-			// Usually only the shim is left, about to end.
+			// Usually nothing is left, and the next look finds that.
 			if at := a.EndedNS + LeftBehindNS; w.NowNS < at {
 				later(at)
 			} else {

@@ -117,6 +117,9 @@ func (g Group) Create() error {
 	if g.Path == "" {
 		return nil
 	}
+	if err := os.MkdirAll(filepath.Dir(g.Path), 0o755); err != nil {
+		return fmt.Errorf("cgroup: %w", err)
+	}
 	if err := os.Mkdir(g.Path, 0o755); err != nil {
 		return fmt.Errorf("cgroup: %w", err)
 	}
@@ -133,7 +136,7 @@ func (m *Manager) OpenShims() (*os.File, error) {
 		return nil, nil
 	}
 	dir := filepath.Join(m.base, shims)
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cgroup: %w", err)
 	}
 	return open(dir)

@@ -94,6 +94,16 @@ func NewCore(cfg CoreConfig, d CoreDeps, now time.Time) (*Core, error) {
 func (c *Core) Close() {
 	c.watch.close()
 	c.d.Shims.Close()
+	if len(c.runs) > 0 {
+		return
+	}
+	// Nothing is left here: leave no empty cgroups behind, once the shim that was started ahead has ended.
+	for range 50 {
+		if c.d.Groups.Remove() == nil {
+			return
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
 }
 
 func (c *Core) runsDir() string { return filepath.Join(c.cfg.Dir, "runs") }

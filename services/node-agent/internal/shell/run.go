@@ -181,9 +181,7 @@ const emptyEvery = 20 * time.Millisecond
 
 func (r *run) scanEmpty(now time.Time) error {
 	r.emptyAt = now.Add(emptyEvery)
-	if !r.gone {
-		return nil // the shim's end is watched
-	}
+	// The shim itself may still be ending: its record was the last thing that it did.
 	ok, err := r.group().Empty()
 	if err != nil {
 		return err
