@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,7 +57,7 @@ func BenchmarkAssignedToRunning(b *testing.B) {
 func spareWaits() bool {
 	kids, _ := proc.Children(os.Getpid())
 	for _, k := range kids {
-		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", k.Pid)); err == nil && string(b) == shim.Arg+"\x00-\x00" {
+		if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", k.Pid)); err == nil && strings.HasSuffix(string(b), shim.Arg+"\x00-\x00") {
 			return true
 		}
 	}
