@@ -115,33 +115,33 @@ const (
 type Action interface{ of() ID }
 
 type (
-	// Launch: prepare and start it.
+	// Launch means to prepare and start it.
 	Launch struct{ ID }
-	// Abandon: stop preparing it; no process exists.
+	// Abandon means to stop preparing it; no process exists.
 	Abandon struct{ ID }
-	// Stop: SIGTERM, and SIGKILL at KillAtNS.
+	// Stop means SIGTERM now, and SIGKILL at KillAtNS.
 	Stop struct {
 		ID
 		KillAtNS int64
 		Why      Why
 	}
-	// Kill: SIGKILL everything of it.
+	// Kill means SIGKILL to everything of it.
 	Kill struct {
 		ID
 		Why Why
 	}
-	// SayStarted: report that all its ranks run.
+	// SayStarted reports that all its ranks run.
 	SayStarted struct{ ID }
-	// SayExited: report the ranks that failed, all of them so far.
+	// SayExited reports the ranks that failed, all of them so far.
 	SayExited struct{ ID }
-	// SayFailed: report that it could not be started.
+	// SayFailed reports that it could not be started.
 	SayFailed struct{ ID }
-	// SayReleased: report that nothing of it is left here.
+	// SayReleased reports that nothing of it is left here.
 	SayReleased struct {
 		ID
 		Completed bool
 	}
-	// Forget: remove its files.
+	// Forget removes its files.
 	Forget struct{ ID }
 )
 

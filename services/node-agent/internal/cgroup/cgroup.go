@@ -17,7 +17,7 @@ import (
 	"github.com/weft-fabric/weft/services/node-agent/internal/proc"
 )
 
-// None, as the root given to Open, means to do without cgroups.
+// None as the root given to Open means to do without cgroups.
 const None = "none"
 
 // Manager makes groups.

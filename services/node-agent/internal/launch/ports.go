@@ -11,7 +11,7 @@ import (
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
-// BusyPort: a port that the placement fixed is in use by somebody else.
+// BusyPort says that a port that the placement fixed is in use by somebody else.
 type BusyPort struct{ Port uint32 }
 
 func (e *BusyPort) Error() string {

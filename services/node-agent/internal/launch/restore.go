@@ -12,12 +12,12 @@ import (
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
-// Unrestorable: this save cannot be restored here; an older one may.
+// Unrestorable says that this save cannot be restored here; an older one may.
 type Unrestorable struct{ Why string }
 
 func (e *Unrestorable) Error() string { return e.Why }
 
-// Unreadable: the save could not be read now, which says nothing about it.
+// Unreadable says that the save could not be read now, which says nothing about it.
 type Unreadable struct{ Err error }
 
 func (e *Unreadable) Error() string { return e.Err.Error() }

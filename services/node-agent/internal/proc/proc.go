@@ -19,7 +19,7 @@ type ID struct {
 	Start uint64 `json:"start"` // clock ticks after boot, field 22 of /proc/<pid>/stat
 }
 
-// ErrGone: the process ended, and the pid is free or another process's.
+// ErrGone says that the process ended, and the pid is free or another process's.
 var ErrGone = errors.New("proc: process is gone")
 
 // stat is what this package needs of /proc/<pid>/stat.

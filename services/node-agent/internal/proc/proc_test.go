@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"testing"
@@ -40,7 +41,7 @@ func TestAPidAloneIsNoName(t *testing.T) {
 		t.Fatal("a running process is not alive")
 	}
 	other := ID{id.Pid, id.Start + 1}
-	if other.Alive() || other.Signal(unix.SIGKILL) != ErrGone {
+	if other.Alive() || !errors.Is(other.Signal(unix.SIGKILL), ErrGone) {
 		t.Fatal("another start time passed for the same process")
 	}
 	if !id.Alive() {
