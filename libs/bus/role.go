@@ -28,6 +28,10 @@ func ReplyAllowed(subject, reply string) bool {
 		switch tok[1] {
 		case "beat", "request", "api":
 			return strings.HasPrefix(reply, "_INBOX_"+tok[2]+".")
+		case "rpc":
+			if len(tok) == 5 { // SubjectNodeRPC
+				return strings.HasPrefix(reply, "_INBOX_"+tok[4]+".")
+			}
 		}
 	}
 	return strings.HasPrefix(reply, "_INBOX.")

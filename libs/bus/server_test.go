@@ -224,6 +224,10 @@ func TestReplyAllowed(t *testing.T) {
 		{"weft.api.acme.events", "_INBOX_acme.x", true},
 		{"weft.rpc.allocator.plan", "_INBOX.x", true},
 		{"weft.rpc.allocator.plan", "weft.ledger", false},
+		{"weft.rpc.checkpoint.locate", "_INBOX_n1.x", false},
+		{"weft.rpc.checkpoint.locate.n1", "_INBOX_n1.x", true},
+		{"weft.rpc.checkpoint.locate.n1", "_INBOX_n2.x", false},
+		{"weft.rpc.checkpoint.locate.n1", "_INBOX.x", false},
 		{"weft.rpc.allocator.plan", "$JS.API.STREAM.DELETE.LEDGER", false},
 	} {
 		if got := ReplyAllowed(c.subject, c.reply); got != c.want {

@@ -198,6 +198,12 @@ func SubjectLeader(service string) string { return "weft.leader." + service }
 // SubjectRPC is a call to a service.
 func SubjectRPC(service, method string) string { return "weft.rpc." + service + "." + method }
 
+// SubjectNodeRPC is a call of a node's agent to a service. It carries the node, so that the service knows whose inbox it
+// may answer (ReplyAllowed); a service serves it for node "*".
+func SubjectNodeRPC(service, method, node string) string {
+	return SubjectRPC(service, method) + "." + node
+}
+
 // SubjectAPI is a call of a tenant to the gateway, in DOOR.
 func SubjectAPI(tenant, method string) string { return "weft.api." + tenant + "." + method }
 
@@ -275,7 +281,7 @@ func nodeGrant(n string) grant {
 		account: AccountNodes,
 		publish: []string{
 			SubjectReport(n), SubjectSave(n), SubjectMetric(n), SubjectLog(n), SubjectBeat(n),
-			SubjectRPC("checkpoint", "locate"),
+			SubjectNodeRPC("checkpoint", "locate", n),
 			"$JS.API.STREAM.INFO." + StreamAssignments,
 			"$JS.API.CONSUMER.CREATE." + StreamAssignments + "." + consumer + "." + SubjectAssign(n),
 			"$JS.API.CONSUMER.DELETE." + StreamAssignments + "." + consumer,

@@ -7,8 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/testkit"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
+	"github.com/weft-fabric/weft/services/node-agent/internal/cgroup"
 	"github.com/weft-fabric/weft/services/node-agent/internal/shim"
 )
 
@@ -111,5 +115,38 @@ func TestTheShimKeepsTheFenceWithoutAnAgent(t *testing.T) {
 		if !r.Asked {
 			t.Errorf("counts as a failure: %+v", r)
 		}
+	}
+}
+
+// TestAnAgentMayAskWhereASaveLies: with a node's own rights on a real bus, where a service answers only the caller's
+// inbox.
+func TestAnAgentMayAskWhereASaveLies(t *testing.T) {
+	n := onNATS(t, cgroup.None)
+	srv, err := n.caller.Serve(bus.SubjectNodeRPC("checkpoint", "locate", "*"), "checkpoint")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Close()
+	a := attempt("job-a", 2, n.spec(n.ranks(), nil))
+	a.SetResumeFrom(weftv1.SaveRef_builder{Save: new("a1-s000000000005-full")}.Build())
+	n.assign(a)
+	select {
+	case <-srv.Wake():
+	case <-time.After(waitLong):
+		t.Fatal("never asked")
+	}
+	var q weftv1.LocateRequest
+	r := srv.Next(1)[0]
+	if err := proto.Unmarshal(r.Data, &q); err != nil || q.GetJob() != "job-a" || q.GetSave() != "a1-s000000000005-full" {
+		t.Fatalf("asked %v: %v", &q, err)
+	}
+	data, err := proto.Marshal(weftv1.LocateReply_builder{Error: new("quarantined")}.Build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Respond(data, nil)
+	f, _ := n.said(0, "restore failed", func(r *weftv1.Report) bool { return r.HasRestoreFailed() })
+	if x := f.GetRestoreFailed(); x.GetSave() != "a1-s000000000005-full" || x.GetMessage() != "quarantined" {
+		t.Fatalf("got %v", x)
 	}
 }

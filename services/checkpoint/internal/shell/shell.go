@@ -160,12 +160,12 @@ func (s *Shell) rest() {
 func (s *Shell) begin(ctx context.Context, term uint64) error {
 	s.rest()
 	for i, c := range s.deps.Callers {
-		methods := []string{"locate"}
+		subjects := []string{bus.SubjectRPC("checkpoint", "locate"), bus.SubjectNodeRPC("checkpoint", "locate", "*")}
 		if i == 0 {
-			methods = append(methods, "list")
+			subjects = append(subjects, bus.SubjectRPC("checkpoint", "list"))
 		}
-		for _, m := range methods {
-			srv, err := c.Serve(bus.SubjectRPC("checkpoint", m), "checkpoint")
+		for _, subject := range subjects {
+			srv, err := c.Serve(subject, "checkpoint")
 			if err != nil {
 				for _, srv := range s.servers {
 					srv.Close()

@@ -392,7 +392,7 @@ func (p *Preparer) resume(ctx context.Context, a *weftv1.AssignedAttempt) (strin
 	if err != nil {
 		return "", fmt.Errorf("locate: %w", err)
 	}
-	r := p.caller.Call(bus.SubjectRPC("checkpoint", "locate"), q, locateTimeout).Wait(ctx)
+	r := p.caller.Call(bus.SubjectNodeRPC("checkpoint", "locate", p.cfg.Node.Name), q, locateTimeout).Wait(ctx)
 	var refusal *bus.Refusal
 	if errors.As(r.Err, &refusal) && refusal.Code == bus.CodeNotFound {
 		return "", &launch.Unrestorable{Why: refusal.Message}

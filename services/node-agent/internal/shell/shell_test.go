@@ -294,7 +294,7 @@ func TestAnAttemptWaitsForTheCheckpointService(t *testing.T) {
 		}
 		now = next
 	}
-	s, err := b.Caller().Serve("weft.rpc.checkpoint.locate", "")
+	s, err := b.Caller().Serve("weft.rpc.checkpoint.locate.*", "")
 	if err != nil {
 		t.Fatal(err)
 	}
