@@ -9,6 +9,8 @@ MODULES := proto libs services/allocator services/checkpoint services/gateway se
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -X github.com/weft-fabric/weft/services/weft/allinone.version=$(VERSION)
 export PATH := $(BIN):$(PATH)
+# The headers that go-nvml wraps mark calls as deprecated that it still offers.
+export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations
 
 ## help: list the targets
 help:

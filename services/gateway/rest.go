@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/weft-fabric/weft/proto/gen/openapi"
+	"github.com/weft-fabric/weft/proto"
 	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
 	"github.com/weft-fabric/weft/services/gateway/internal/api"
 	"github.com/weft-fabric/weft/services/gateway/internal/auth"
@@ -50,7 +50,7 @@ func (s *Service) handler(ctx context.Context) (http.Handler, func(), error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok\n") })
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(openapi.JSON)
+		_, _ = w.Write(proto.OpenAPI)
 	})
 	mux.HandleFunc("PUT /v1/bundles/{digest}", func(w http.ResponseWriter, r *http.Request) {
 		s.putBundle(gw, w, r)
