@@ -218,8 +218,8 @@ func TestSnapshotter(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := ledgertest.NewReplica(log, snaps, "b")
-	leader := ledger.NewSnapshotter(a.Proj, snaps, ledger.SnapshotterOptions{Every: 10, Keep: 2, Leading: a.Writer.Leading})
-	standby := ledger.NewSnapshotter(b.Proj, snaps, ledger.SnapshotterOptions{Every: 10, Keep: 2})
+	leader := ledger.NewSnapshotter(a.Proj, log, snaps, ledger.SnapshotterOptions{Every: 10, Keep: 2, Leading: a.Writer.Leading})
+	standby := ledger.NewSnapshotter(b.Proj, log, snaps, ledger.SnapshotterOptions{Every: 10, Keep: 2})
 	step := func(r *ledgertest.Replica, s *ledger.Snapshotter[*ledgertest.State]) {
 		t.Helper()
 		for range 2 { // the second finds the end
@@ -263,5 +263,47 @@ func TestSnapshotter(t *testing.T) {
 	}
 	if len(c.Seen) != 10 || !slices.Equal(facts(c), facts(a)) {
 		t.Fatalf("start from the snapshot read %v: facts %q, want %q", c.Seen, facts(c), facts(a))
+	}
+}
+
+// Who is woken must find what the hooks noted: a wake before them is one that is lost.
+func TestWakeFollowsHooks(t *testing.T) {
+	log := memledger.New()
+	a := leading(t, log)
+	b := ledgertest.NewReplica(log, nil, "b")
+	wake := b.Proj.Wake()
+	noted := 0
+	b.Proj.OnCommit(func(ledger.Position, *weftv1.Commit) {
+		select {
+		case <-wake:
+			if noted > 0 { // the first step also opens the log
+				t.Error("woken before the hook had run")
+			}
+		default:
+		}
+		noted++
+	})
+	for i := range 4 { // the first finds the commit that opened the term
+		if i > 0 {
+			if err := commit(a, "x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for did := true; did; {
+			var err error
+			if did, _, err = b.Proj.Step(t.Context(), now); err != nil {
+				t.Fatal(err)
+			}
+			if did {
+				select {
+				case <-wake:
+				default:
+					t.Error("not woken after the hook")
+				}
+			}
+		}
+	}
+	if noted != 4 { // the term, and three
+		t.Errorf("%d commits noted", noted)
 	}
 }

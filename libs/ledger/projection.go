@@ -61,6 +61,7 @@ type Projection[S any] struct {
 	log   Log
 	fold  Fold[S]
 	snaps Snapshots
+	wake  <-chan struct{} // the log's; one channel, so that nothing is missed between a read and the wait after it
 
 	onCommit []func(Position, *weftv1.Commit)
 	onReset  []func(Position)
@@ -70,6 +71,7 @@ type Projection[S any] struct {
 	step      sync.Mutex
 	opened    bool
 	verified  uint64         // up to here the chain was followed from its oldest anchor: a mismatch is a void record
+	proven    Position       // up to here the log was read again and led to what the memory holds
 	suspect   bool           // the memory is not on the chain: rebuild before anything else
 	offChain  []SnapshotMeta // snapshots found to lie on a branch that was lost
 	checkedNS int64          // last look at the tail
@@ -90,7 +92,7 @@ type Projection[S any] struct {
 
 // NewProjection returns a projection that has read nothing yet. snaps may be nil.
 func NewProjection[S any](log Log, fold Fold[S], snaps Snapshots) *Projection[S] {
-	return &Projection[S]{log: log, fold: fold, snaps: snaps, state: fold.New()}
+	return &Projection[S]{log: log, fold: fold, snaps: snaps, wake: log.Wake(), state: fold.New()}
 }
 
 // OnCommit registers f to be called after every commit has been folded, in order, also while an old log is replayed.
@@ -149,7 +151,8 @@ func (p *Projection[S]) Err() error {
 	return p.stopped
 }
 
-// Wake returns a new channel that receives, without ever blocking the projection, after each change of position.
+// Wake returns a new channel that receives, without ever blocking the projection, after each change of position and
+// the hooks that follow it.
 func (p *Projection[S]) Wake() <-chan struct{} {
 	ch := make(chan struct{}, 1)
 	p.mu.Lock()
@@ -184,7 +187,7 @@ func (p *Projection[S]) WaitFor(ctx context.Context, seq uint64) error {
 }
 
 // Wakes are the log's.
-func (p *Projection[S]) Wakes() []<-chan struct{} { return []<-chan struct{}{p.log.Wake()} }
+func (p *Projection[S]) Wakes() []<-chan struct{} { return []<-chan struct{}{p.wake} }
 
 // Step reads what is stored after the position and folds it.
 func (p *Projection[S]) Step(ctx context.Context, now time.Time) (bool, time.Time, error) {
@@ -373,11 +376,11 @@ func (p *Projection[S]) read(rec Record) error {
 		}
 		p.mu.Lock()
 		p.at.Seq = rec.Seq
-		p.wakeAll()
 		p.mu.Unlock()
 		for _, f := range p.onBreak {
 			f(Break{Seq: rec.Seq, Reason: err.Error(), Void: true})
 		}
+		p.wakeUp()
 		return nil
 	}
 	facts := c
@@ -391,8 +394,8 @@ func (p *Projection[S]) read(rec Record) error {
 	p.mu.Lock()
 	if err := p.fold.Apply(p.state, facts, rec.Seq); err != nil {
 		p.stopped = fmt.Errorf("fold record %d: %w", rec.Seq, err)
-		p.wakeAll()
 		p.mu.Unlock()
+		p.wakeUp()
 		return p.stopped
 	}
 	p.at, p.commit = next, rec.Seq
@@ -402,11 +405,11 @@ func (p *Projection[S]) read(rec Record) error {
 			p.loss = nil // somebody has taken over what is left
 		}
 	}
-	p.wakeAll()
 	p.mu.Unlock()
 	for _, f := range p.onCommit {
 		f(next, c)
 	}
+	p.wakeUp() // after the hooks: who is woken finds what they noted
 	return nil
 }
 
@@ -418,8 +421,10 @@ func (p *Projection[S]) broke(seq uint64, reason string) {
 	}
 }
 
-// wakeAll tells whoever waits. mu is held.
-func (p *Projection[S]) wakeAll() {
+// wakeUp tells whoever waits.
+func (p *Projection[S]) wakeUp() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.advanced != nil {
 		close(p.advanced)
 		p.advanced = nil

@@ -98,18 +98,18 @@ func (p *Projection[S]) load(ctx context.Context, m SnapshotMeta) (s S, ok bool,
 // install replaces the memory. step is held.
 func (p *Projection[S]) install(tail Tail, s S, at Position, verified uint64) {
 	reset := p.opened || at.Seq > 0
-	p.opened, p.suspect, p.verified = true, false, verified
+	p.opened, p.suspect, p.verified, p.proven = true, false, verified, at
 	p.mu.Lock()
 	p.state, p.at, p.commit, p.leader = s, at, at.Seq, ""
 	p.created, p.synced = tail.CreatedNS, false
 	p.rebuilds++
-	p.wakeAll()
 	p.mu.Unlock()
 	if reset {
 		for _, f := range p.onReset {
 			f(at)
 		}
 	}
+	p.wakeUp()
 }
 
 // Freeze encodes the state as it is now, with what a snapshot says about it. ok is false before the first commit.
@@ -124,6 +124,47 @@ func (p *Projection[S]) Freeze() (m SnapshotMeta, data []byte, ok bool) {
 		Seq: p.commit, Term: p.at.Term, TimeNS: p.at.TimeNS, Hash: p.at.Hash, State: Hash(data), Fold: p.fold.Version,
 		CreatedNS: p.created,
 	}, data, true
+}
+
+// prove follows the chain in the log, by a reader of its own, from the last place proven to the commit of a snapshot that
+// was just frozen. A leader that outlived a lost tail appends records that fit by sequence and yet link to nothing:
+// whoever reads the whole log passes over them, so nobody may start from a snapshot of them.
+func (p *Projection[S]) prove(ctx context.Context, log Log, m SnapshotMeta) (bool, error) {
+	p.step.Lock()
+	at, rebuilds := p.proven, p.mark().rebuilds
+	p.step.Unlock()
+	tail, err := log.Tail(ctx)
+	if err != nil {
+		return false, fmt.Errorf("ask for the ledger's end: %w", err)
+	}
+	ok := tail.Last >= m.Seq
+	for next := max(at.Seq, 1); ok && next <= m.Seq; {
+		recs, err := log.Read(ctx, next, readBatch)
+		if err != nil {
+			return false, fmt.Errorf("follow the chain from %d: %w", next, err)
+		}
+		ok = len(recs) > 0 && recs[0].Seq == next
+		for _, r := range recs {
+			switch c, _, err := check(at, r); {
+			case r.Seq == at.Seq:
+				ok = ok && bytes.Equal(Hash(r.Data), at.Hash)
+			case err == nil && r.Seq <= m.Seq:
+				at = Position{Seq: r.Seq, Term: c.GetTerm(), Hash: Hash(r.Data), TimeNS: c.GetTimeNs()}
+			}
+			next = r.Seq + 1
+		}
+	}
+	p.step.Lock()
+	defer p.step.Unlock()
+	switch {
+	case p.mark().rebuilds != rebuilds:
+		return false, nil
+	case !ok || !bytes.Equal(at.Hash, m.Hash):
+		p.broke(m.Seq, "the commits before it do not lead here")
+		return false, nil
+	}
+	p.proven = at
+	return true, nil
 }
 
 // dropBeyond deletes the snapshots that lie beyond the log's end: what they hold is lost and adopted as lost.

@@ -17,6 +17,7 @@ type SnapshotterOptions struct {
 // many have passed without one, because freezing holds up its commits. It is a run.Shell.
 type Snapshotter[S any] struct {
 	proj   *Projection[S]
+	log    Log
 	snaps  Snapshots
 	opts   SnapshotterOptions
 	wake   <-chan struct{}
@@ -24,15 +25,15 @@ type Snapshotter[S any] struct {
 	listed bool
 }
 
-// NewSnapshotter returns the shell.
-func NewSnapshotter[S any](proj *Projection[S], snaps Snapshots, opts SnapshotterOptions) *Snapshotter[S] {
+// NewSnapshotter returns the shell. log is read apart from the projection, so it must be a reader of its own.
+func NewSnapshotter[S any](proj *Projection[S], log Log, snaps Snapshots, opts SnapshotterOptions) *Snapshotter[S] {
 	if opts.Every == 0 {
 		opts.Every = 50_000
 	}
 	if opts.Keep == 0 {
 		opts.Keep = 4
 	}
-	return &Snapshotter[S]{proj: proj, snaps: snaps, opts: opts, wake: proj.Wake()}
+	return &Snapshotter[S]{proj: proj, log: log, snaps: snaps, opts: opts, wake: proj.Wake()}
 }
 
 // Wakes is the projection's.
@@ -56,6 +57,9 @@ func (s *Snapshotter[S]) Step(ctx context.Context, _ time.Time) (bool, time.Time
 	m, data, ok := s.proj.Freeze()
 	if !ok || m.Seq <= s.newest {
 		return false, time.Time{}, nil
+	}
+	if ok, err := s.proj.prove(ctx, s.log, m); err != nil || !ok {
+		return false, time.Time{}, err
 	}
 	if err := s.snaps.Put(ctx, m, data); err != nil {
 		return false, time.Time{}, fmt.Errorf("write a snapshot at %d: %w", m.Seq, err)

@@ -115,10 +115,12 @@ func (w *Writer[S]) lead(ctx context.Context, now time.Time, adopt bool) error {
 	at := w.proj.Position()
 	term := at.Term + 1
 	entry := NewEntry(KindLeaderElected, weftv1.LeaderElected_builder{Term: &term, Leader: &w.replica}.Build())
+	// Whoever the fold of this commit wakes must find that this replica leads, or it sleeps on.
+	w.setTerm(term)
 	if _, err := w.store(ctx, now, at, term, []*weftv1.Entry{entry}, nil); err != nil {
+		w.setTerm(0)
 		return fmt.Errorf("lead term %d: %w", term, err)
 	}
-	w.setTerm(term)
 	return nil
 }
 

@@ -11,15 +11,17 @@ import (
 	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/bus/busnats"
 	"github.com/weft-fabric/weft/libs/ledger"
+	"github.com/weft-fabric/weft/libs/ledger/natsledger"
 	"github.com/weft-fabric/weft/libs/run"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 	"github.com/weft-fabric/weft/services/checkpoint/internal/shell"
 	"github.com/weft-fabric/weft/services/checkpoint/keeper"
 )
 
-// Deps are what the service works with; it closes none of them.
+// Deps are what the service works with; it closes none of them. Snaps needs Proof.
 type Deps struct {
 	Log     ledger.Log       // CHECKPOINTS; this service's own, nobody else reads through it
+	Proof   ledger.Log       // CHECKPOINTS, a reader of its own for the snapshots
 	Snaps   ledger.Snapshots // of CHECKPOINTS; nil = none
 	Saves   bus.Inbox        // SAVES, every node
 	Core    bus.Caller       // CORE: calls of services, beats of the leader
@@ -28,12 +30,27 @@ type Deps struct {
 	Clock   func() time.Time // nil = time.Now
 }
 
-// Connect takes the rest from connections to CORE and NODES.
-func Connect(ctx context.Context, log ledger.Log, snaps ledger.Snapshots, core, nodes *bus.Conn) Deps {
-	return Deps{
-		Log: log, Snaps: snaps, Saves: busnats.NewInbox(ctx, nodes, bus.StreamSaves, ""),
-		Core: busnats.NewCaller(core), Nodes: busnats.NewCaller(nodes),
+// Connect takes everything from connections to CORE and NODES. Close ends the readers that it opens.
+func Connect(ctx context.Context, core, nodes *bus.Conn) (Deps, func(), error) {
+	log, err := natsledger.Open(ctx, core, bus.StreamCheckpoints)
+	if err != nil {
+		return Deps{}, nil, err
 	}
+	proof, err := natsledger.Open(ctx, core, bus.StreamCheckpoints)
+	if err != nil {
+		log.Close()
+		return Deps{}, nil, err
+	}
+	closeReaders := func() { log.Close(); proof.Close() }
+	snaps, err := natsledger.OpenSnapshots(ctx, core, bus.StreamCheckpoints)
+	if err != nil {
+		closeReaders()
+		return Deps{}, nil, err
+	}
+	return Deps{
+		Log: log, Proof: proof, Snaps: snaps, Saves: busnats.NewInbox(ctx, nodes, bus.StreamSaves, ""),
+		Core: busnats.NewCaller(core), Nodes: busnats.NewCaller(nodes),
+	}, closeReaders, nil
 }
 
 // Service is the checkpoint service; it implements run.Service.
@@ -76,7 +93,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		}),
 	}
 	if deps.Snaps != nil {
-		s.shells = append(s.shells, ledger.NewSnapshotter(proj, deps.Snaps, ledger.SnapshotterOptions{Leading: s.writer.Leading}))
+		s.shells = append(s.shells, ledger.NewSnapshotter(proj, deps.Proof, deps.Snaps, ledger.SnapshotterOptions{Leading: s.writer.Leading}))
 	}
 	return s, nil
 }

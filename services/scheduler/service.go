@@ -52,6 +52,7 @@ func (c Config) Validate() error {
 type Deps struct {
 	Log         ledger.Log // LEDGER, to append to
 	History     ledger.Log // LEDGER, a reader of its own for the events
+	Proof       ledger.Log // LEDGER, a reader of its own for the snapshots
 	Proj        *ledger.Projection[*cell.State]
 	Snapshots   ledger.Snapshots // nil = none
 	Core        bus.Caller
@@ -65,19 +66,25 @@ type Deps struct {
 	Logger      *slog.Logger
 }
 
-// Connect takes everything from connections to the two accounts. Close ends the reader that it opens.
+// Connect takes everything from connections to the two accounts. Close ends the readers that it opens.
 func Connect(ctx context.Context, log *natsledger.Log, proj *ledger.Projection[*cell.State], core, nodes *bus.Conn) (Deps, func(), error) {
 	history, err := natsledger.Open(ctx, core, bus.StreamLedger)
 	if err != nil {
 		return Deps{}, nil, err
 	}
-	snaps, err := natsledger.OpenSnapshots(ctx, core, bus.StreamLedger)
+	proof, err := natsledger.Open(ctx, core, bus.StreamLedger)
 	if err != nil {
 		history.Close()
 		return Deps{}, nil, err
 	}
+	snaps, err := natsledger.OpenSnapshots(ctx, core, bus.StreamLedger)
+	if err != nil {
+		history.Close()
+		proof.Close()
+		return Deps{}, nil, err
+	}
 	return Deps{
-		Log: log, History: history, Proj: proj, Snapshots: snaps,
+		Log: log, History: history, Proof: proof, Proj: proj, Snapshots: snaps,
 		Core: busnats.NewCaller(core), Nodes: busnats.NewCaller(nodes),
 		Requests:    busnats.NewInbox(ctx, core, bus.StreamRequests, ""),
 		Reports:     busnats.NewInbox(ctx, nodes, bus.StreamReports, ""),
@@ -85,7 +92,7 @@ func Connect(ctx context.Context, log *natsledger.Log, proj *ledger.Projection[*
 		Trim:        []bus.Inbox{busnats.NewInbox(ctx, core, bus.StreamRequests, ""), busnats.NewInbox(ctx, nodes, bus.StreamReports, "")},
 		Events:      busnats.NewOutbox(core, bus.StreamEvents),
 		Assignments: busnats.NewOutbox(nodes, bus.StreamAssignments),
-	}, history.Close, nil
+	}, func() { history.Close(); proof.Close() }, nil
 }
 
 // Service is the scheduler, a run.Service.
@@ -117,7 +124,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 		shell.NewAnnouncer(d.Proj, w, d.History, d.Events),
 	}}
 	if d.Snapshots != nil {
-		s.shells = append(s.shells, ledger.NewSnapshotter(d.Proj, d.Snapshots, ledger.SnapshotterOptions{Leading: w.Leading}))
+		s.shells = append(s.shells, ledger.NewSnapshotter(d.Proj, d.Proof, d.Snapshots, ledger.SnapshotterOptions{Leading: w.Leading}))
 	}
 	if len(d.Trim) > 0 {
 		s.shells = append(s.shells, shell.NewTrimmer(d.Proj, w, d.Trim...))

@@ -31,7 +31,6 @@ type Fabric struct {
 	srv     *bus.Embedded
 	conns   []*bus.Conn
 	log     *natsledger.Log
-	ckpt    *natsledger.Log
 	proj    *ledger.Projection[*cell.State]
 	reqs    bus.Outbox
 	nodes   []node
@@ -158,9 +157,6 @@ func (f *Fabric) conn(ctx context.Context, role bus.Role) (*bus.Conn, error) {
 func (f *Fabric) openLedger(ctx context.Context, core *bus.Conn) error {
 	var err error
 	if f.log, err = natsledger.Open(ctx, core, bus.StreamLedger); err != nil {
-		return err
-	}
-	if f.ckpt, err = natsledger.Open(ctx, core, bus.StreamCheckpoints); err != nil {
 		return err
 	}
 	snaps, err := natsledger.OpenSnapshots(ctx, core, bus.StreamLedger)
@@ -315,10 +311,8 @@ func (f *Fabric) release() {
 	for _, c := range f.closers {
 		c()
 	}
-	for _, l := range []*natsledger.Log{f.log, f.ckpt} {
-		if l != nil {
-			l.Close()
-		}
+	if f.log != nil {
+		f.log.Close()
 	}
 	for _, n := range f.nodes {
 		if n.device != nil {

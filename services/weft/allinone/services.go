@@ -92,19 +92,17 @@ func (f *Fabric) scheduler(ctx context.Context, core, nodes *bus.Conn) (*schedul
 }
 
 func (f *Fabric) checkpoint(ctx context.Context, core, nodes *bus.Conn) (*checkpoint.Service, error) {
-	snaps, err := natsledger.OpenSnapshots(ctx, core, bus.StreamCheckpoints)
-	if err != nil {
-		return nil, err
-	}
 	if err := os.MkdirAll(f.savesDir(), 0o755); err != nil {
 		return nil, fmt.Errorf("saves: %w", err)
 	}
+	deps, closeReaders, err := checkpoint.Connect(ctx, core, nodes)
+	if err != nil {
+		return nil, err
+	}
+	f.closers = append(f.closers, closeReaders)
 	cfg := checkpoint.DefaultConfig()
 	cfg.Dir, cfg.Alone = f.savesDir(), true
-	return checkpoint.New(cfg, checkpoint.Deps{
-		Log: f.ckpt, Snaps: snaps, Saves: busnats.NewInbox(ctx, nodes, bus.StreamSaves, ""),
-		Core: busnats.NewCaller(core), Nodes: busnats.NewCaller(nodes),
-	})
+	return checkpoint.New(cfg, deps)
 }
 
 // gateway makes the door and the administrator's token, which is made once and kept readable by its owner only.
