@@ -11,7 +11,6 @@ import (
 
 	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/bus/busnats"
-	"github.com/weft-fabric/weft/libs/ledger/natsledger"
 	"github.com/weft-fabric/weft/libs/run"
 	"github.com/weft-fabric/weft/services/allocator"
 	"github.com/weft-fabric/weft/services/checkpoint"
