@@ -4092,6 +4092,7 @@ func (b0 JobRequeued_builder) Build() *JobRequeued {
 	return m0
 }
 
+// JobSucceeded: every rank of an attempt exited 0. The job is over.
 type JobSucceeded struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Job         *string                `protobuf:"bytes,1,opt,name=job"`
@@ -4170,6 +4171,7 @@ func (b0 JobSucceeded_builder) Build() *JobSucceeded {
 	return m0
 }
 
+// JobFailed: the job is over without success: its restarts are used up, or its cause allows none.
 type JobFailed struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Job         *string                `protobuf:"bytes,1,opt,name=job"`
@@ -4306,6 +4308,7 @@ func (b0 JobFailed_builder) Build() *JobFailed {
 	return m0
 }
 
+// JobCancelled: somebody ended the job, and nothing of it runs any more.
 type JobCancelled struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Job         *string                `protobuf:"bytes,1,opt,name=job"`
@@ -4417,6 +4420,7 @@ func (b0 JobCancelled_builder) Build() *JobCancelled {
 	return m0
 }
 
+// JobEvicted: the job gives its place up for another (the beneficiary); it is requeued uncharged.
 type JobEvicted struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Job         *string                `protobuf:"bytes,1,opt,name=job"`
@@ -4714,6 +4718,7 @@ func (b0 ClaimMade_builder) Build() *ClaimMade {
 	return m0
 }
 
+// ClaimVoided: the nodes held for a job are free for others again.
 type ClaimVoided struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Job         *string                `protobuf:"bytes,1,opt,name=job"`
@@ -4955,6 +4960,7 @@ func (b0 NodeJoined_builder) Build() *NodeJoined {
 	return m0
 }
 
+// StrayAttempt is an attempt that a node holds and the ledger has ended.
 type StrayAttempt struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Job         *string                `protobuf:"bytes,1,opt,name=job"`
@@ -5197,6 +5203,7 @@ func (b0 NodeInventory_builder) Build() *NodeInventory {
 	return m0
 }
 
+// NodeSilent: no beat has come for as long as a machine should take. Its ranks may well run on.
 type NodeSilent struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Node        *string                `protobuf:"bytes,1,opt,name=node"`
@@ -5306,6 +5313,7 @@ func (b0 NodeSilent_builder) Build() *NodeSilent {
 	return m0
 }
 
+// NodeBack: a silent node beats again, before it counted as lost; nothing was ended.
 type NodeBack struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Node        *string                `protobuf:"bytes,1,opt,name=node"`
@@ -5384,6 +5392,7 @@ func (b0 NodeBack_builder) Build() *NodeBack {
 	return m0
 }
 
+// NodeLost: the fence has passed, so no rank can still run there; its attempts end.
 type NodeLost struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Node        *string                `protobuf:"bytes,1,opt,name=node"`
@@ -5462,6 +5471,7 @@ func (b0 NodeLost_builder) Build() *NodeLost {
 	return m0
 }
 
+// NodeCordoned: nothing new is placed on the node; with drain, what runs there is moved.
 type NodeCordoned struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Node        *string                `protobuf:"bytes,1,opt,name=node"`
@@ -5636,6 +5646,7 @@ func (b0 NodeCordoned_builder) Build() *NodeCordoned {
 	return m0
 }
 
+// NodeUncordoned: the node takes work again.
 type NodeUncordoned struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Node        *string                `protobuf:"bytes,1,opt,name=node"`
@@ -5747,6 +5758,7 @@ func (b0 NodeUncordoned_builder) Build() *NodeUncordoned {
 	return m0
 }
 
+// DeviceFailed: nothing new is placed on this accelerator until it recovers.
 type DeviceFailed struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Node        *string                `protobuf:"bytes,1,opt,name=node"`
@@ -5888,6 +5900,7 @@ func (b0 DeviceFailed_builder) Build() *DeviceFailed {
 	return m0
 }
 
+// DeviceRecovered: the accelerator takes work again.
 type DeviceRecovered struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Node        *string                `protobuf:"bytes,1,opt,name=node"`
@@ -6169,6 +6182,7 @@ func (b0 Released_builder) Build() *Released {
 	return m0
 }
 
+// PoolScaleRequested: a pool of machines should have this size.
 type PoolScaleRequested struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Pool        *string                `protobuf:"bytes,1,opt,name=pool"`
@@ -6310,6 +6324,7 @@ func (b0 PoolScaleRequested_builder) Build() *PoolScaleRequested {
 	return m0
 }
 
+// UsageSampled: what queues have used, for the order among them.
 type UsageSampled struct {
 	state            protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Usage *[]*QueueUsage         `protobuf:"bytes,1,rep,name=usage"`
@@ -6369,6 +6384,7 @@ func (b0 UsageSampled_builder) Build() *UsageSampled {
 	return m0
 }
 
+// QueueUsage is one queue's part of it.
 type QueueUsage struct {
 	state                      protoimpl.MessageState `protogen:"opaque.v1"`
 	xxx_hidden_Queue           *string                `protobuf:"bytes,1,opt,name=queue"`
