@@ -136,6 +136,9 @@ func placed(e *weftv1.JobPlaced) string {
 }
 
 func requeued(e *weftv1.JobRequeued) string {
+	if !e.HasCause() {
+		return "has waited long enough and is back in its queue"
+	}
 	text := "is back in its queue"
 	if e.GetNotBeforeNs() != 0 {
 		text = "starts again after " + time.Unix(0, e.GetNotBeforeNs()).UTC().Format("15:04:05")
