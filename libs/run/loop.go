@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -44,7 +45,10 @@ func loop(ctx context.Context, clock Clock, s Shell) {
 			return
 		}
 		if err != nil {
-			if failed++; failed == 1 || backoff == backoffMax {
+			failed++
+			// At a shutdown, what a shell reads from may end before the shell does; that is no news.
+			ended := errors.Is(err, context.Canceled)
+			if (failed == 1 && !ended) || backoff == backoffMax {
 				slog.Warn("step failed, trying again", "shell", name(s), "error", err, "failures", failed)
 			} else {
 				slog.Debug("step failed, trying again", "shell", name(s), "error", err, "failures", failed)

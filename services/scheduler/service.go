@@ -96,7 +96,10 @@ func Connect(ctx context.Context, log *natsledger.Log, proj *ledger.Projection[*
 }
 
 // Service is the scheduler, a run.Service.
-type Service struct{ shells []run.Shell }
+type Service struct {
+	shells  []run.Shell
+	decider *shell.Decider
+}
 
 // New wires a scheduler; it must be made before the projection is first stepped.
 func New(cfg Config, d Deps) (*Service, error) {
@@ -111,13 +114,13 @@ func New(cfg Config, d Deps) (*Service, error) {
 	policy.Silent, policy.Fence = cfg.Silent, cfg.Fence
 	w := ledger.NewWriter(d.Log, d.Proj, Name, cfg.Replica)
 	decider, err := shell.NewDecider(shell.Options{
-		Proj: d.Proj, Writer: w, Requests: d.Requests, Reports: d.Reports, Checkpoints: d.Checkpoints,
+		Proj: d.Proj, Writer: w, Ledger: d.Log, Requests: d.Requests, Reports: d.Reports, Checkpoints: d.Checkpoints,
 		Core: d.Core, Nodes: d.Nodes, Policy: policy, Log: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("scheduler: %w", err)
 	}
-	s := &Service{shells: []run.Shell{
+	s := &Service{decider: decider, shells: []run.Shell{
 		ledger.NewLeadership(d.Core, w, bus.SubjectLeader(Name), ledger.LeadershipOptions{Alone: cfg.Alone}),
 		decider,
 		shell.NewAssigner(d.Proj, w, d.Assignments, log),
@@ -139,4 +142,7 @@ func (s *Service) Name() string { return Name }
 func (s *Service) Shells() []run.Shell { return s.shells }
 
 // Run implements run.Service.
-func (s *Service) Run(ctx context.Context) error { return run.Loop(ctx, nil, s.shells...) }
+func (s *Service) Run(ctx context.Context) error {
+	defer s.decider.Close()
+	return run.Loop(ctx, nil, s.shells...)
+}

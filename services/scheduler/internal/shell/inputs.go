@@ -2,6 +2,7 @@ package shell
 
 import (
 	"fmt"
+	"maps"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -76,29 +77,58 @@ func decideCheckpoint(in bus.Input) []command {
 	return out
 }
 
-// refusals turn refused inputs into facts, at most one a second for each key; the others are counted.
+// refusals turn refused inputs into facts, at most one a second for each key; the others are counted. What it notes holds
+// once the facts are committed: an input whose commit failed is read again, and must be refused again.
 type refusals struct {
-	last   map[string]time.Time
-	hidden map[string]uint64
+	known map[string]refused
+	draft map[string]refused
+}
+
+// refused is what is known of one key.
+type refused struct {
+	at     time.Time // of its last fact
+	hidden uint64    // without a fact since
+}
+
+// keys bounds how many keys are remembered, because they come from outside.
+const keys = 10_000
+
+func newRefusals() refusals {
+	return refusals{known: map[string]refused{}, draft: map[string]refused{}}
 }
 
 func (r *refusals) fact(now time.Time, in bus.Input, c command, err error) *weftv1.Fact {
-	if at, ok := r.last[c.key]; ok && now.Sub(at) < time.Second {
-		r.hidden[c.key]++
+	was, ok := r.draft[c.key]
+	if !ok {
+		was, ok = r.known[c.key]
+	}
+	if ok && now.Sub(was.at) < time.Second {
+		was.hidden++
+		r.draft[c.key] = was
 		return nil
 	}
-	r.last[c.key] = now
+	r.draft[c.key] = refused{at: now}
 	reason := err.Error()
 	b := weftv1.InputRejected_builder{Stream: &in.Stream, Seq: &in.Seq, Reason: &reason}
-	if n := r.hidden[c.key]; n > 0 {
-		b.Suppressed = &n
-		delete(r.hidden, c.key)
+	if was.hidden > 0 {
+		b.Suppressed = &was.hidden
 	}
 	if c.job != "" && jobspec.IsID(c.job) {
 		b.Job = &c.job
 	}
-	if len(r.last) > 10_000 { // keys come from outside
-		clear(r.last)
-	}
 	return weftv1.Fact_builder{InputRejected: b.Build()}.Build()
+}
+
+// settle says whether what was noted since the last call came true.
+func (r *refusals) settle(now time.Time, committed bool) {
+	if committed {
+		maps.Copy(r.known, r.draft)
+	}
+	clear(r.draft)
+	if len(r.known) > keys {
+		maps.DeleteFunc(r.known, func(_ string, x refused) bool { return now.Sub(x.at) >= time.Second })
+	}
+	if len(r.known) > keys {
+		clear(r.known)
+	}
 }

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -33,6 +34,7 @@ type Assigner struct {
 	wrote  map[string]written
 
 	mu      sync.Mutex
+	all     bool            // the state was replaced: look at every node
 	touched map[string]bool // nodes whose desired set may have changed; written by the fold's hook
 }
 
@@ -47,6 +49,11 @@ type written struct {
 func NewAssigner(proj *Projection, w *Writer, out bus.Outbox, log *slog.Logger) *Assigner {
 	a := &Assigner{proj: proj, writer: w, out: out, log: log, touched: map[string]bool{}, wrote: map[string]written{}, wake: proj.Wake()}
 	proj.OnCommit(a.note)
+	proj.OnReset(func(ledger.Position) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.all = true
+	})
 	return a
 }
 
@@ -76,11 +83,11 @@ func (a *Assigner) Step(ctx context.Context, _ time.Time) (bool, time.Time, erro
 		return false, time.Time{}, nil
 	}
 	// The set is taken before the state is read: what is touched later is in the set of the next step.
-	nodes := a.take()
+	nodes, all := a.take()
 	var s *cell.State
 	var seq uint64
 	a.proj.View(func(live *cell.State, at ledger.Position) { s, seq = live.Overlay(), at.Seq })
-	if term := a.writer.Term(); term != a.term {
+	if term := a.writer.Term(); term != a.term || all {
 		clear(a.wrote)
 		for n := range s.Nodes() {
 			nodes[n.Name] = true
@@ -101,12 +108,12 @@ func (a *Assigner) Step(ctx context.Context, _ time.Time) (bool, time.Time, erro
 }
 
 // take empties the set of touched nodes.
-func (a *Assigner) take() map[string]bool {
+func (a *Assigner) take() (nodes map[string]bool, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	nodes := a.touched
-	a.touched = map[string]bool{}
-	return nodes
+	nodes, all = a.touched, a.all
+	a.touched, a.all = map[string]bool{}, false
+	return nodes, all
 }
 
 // giveBack returns nodes that could not be written.
@@ -182,6 +189,9 @@ const (
 	JobHeader    = "Weft-Job"
 )
 
+// lookEvery is how often the end of a history is asked for that seems to be behind.
+const lookEvery = 2 * time.Second
+
 // Announcer writes EVENTS: each fact once, in the ledger's order. Its position is the stream's own last message, so two
 // replicas that write at once can only write the same.
 type Announcer struct {
@@ -189,29 +199,41 @@ type Announcer struct {
 	writer  *Writer
 	out     bus.Outbox
 	history ledger.Log // a reader of its own: it may be behind the projection
-	wake    <-chan struct{}
+	wakes   []<-chan struct{}
 	term    uint64
-	last    uint64 // position in the stream
-	seq     uint64 // ledger sequence whose events come next
-	skip    int    // events of it that are written already
+	chain   ledger.Chain
+	last    uint64    // position in the stream
+	seq     uint64    // ledger sequence whose events come next
+	skip    int       // events of it that are written already
+	since   int64     // ledger time; what is older was announced, and has expired
+	lookAt  time.Time // when to ask the history where it ends, while it seems to be behind
+	elected atomic.Uint64
 }
 
-// NewAnnouncer makes one. Log is read apart from the projection, so it must be a reader of its own.
+// NewAnnouncer makes one; it must be made before the projection is first stepped. Log is read apart from the projection,
+// so it must be a reader of its own.
 func NewAnnouncer(proj *Projection, w *Writer, log ledger.Log, out bus.Outbox) *Announcer {
-	return &Announcer{proj: proj, writer: w, out: out, history: log, wake: proj.Wake()}
+	// The channels are taken once: what a new one would miss is missed for ever.
+	a := &Announcer{proj: proj, writer: w, out: out, history: log, wakes: []<-chan struct{}{proj.Wake(), log.Wake()}}
+	proj.OnCommit(func(at ledger.Position, c *weftv1.Commit) {
+		if es := c.GetEntries(); len(es) > 0 && es[0].GetKind() == ledger.KindLeaderElected {
+			a.elected.Store(at.Seq)
+		}
+	})
+	return a
 }
 
 // Wakes implements run.Shell.
-func (a *Announcer) Wakes() []<-chan struct{} { return []<-chan struct{}{a.wake, a.history.Wake()} }
+func (a *Announcer) Wakes() []<-chan struct{} { return a.wakes }
 
 // Step implements run.Shell: it writes the events of a few commits.
-func (a *Announcer) Step(ctx context.Context, _ time.Time) (bool, time.Time, error) {
+func (a *Announcer) Step(ctx context.Context, now time.Time) (bool, time.Time, error) {
 	if !a.writer.Leading() {
 		a.term = 0
 		return false, time.Time{}, nil
 	}
 	if term := a.writer.Term(); term != a.term {
-		if err := a.position(ctx); err != nil {
+		if err := a.position(ctx, now); err != nil {
 			return false, time.Time{}, fmt.Errorf("position in EVENTS: %w", err)
 		}
 		a.term = term
@@ -226,6 +248,10 @@ func (a *Announcer) Step(ctx context.Context, _ time.Time) (bool, time.Time, err
 	if err != nil {
 		return false, time.Time{}, err
 	}
+	if len(recs) == 0 {
+		err := a.look(ctx, now)
+		return false, a.lookAt, err
+	}
 	did := false
 	for _, r := range recs {
 		if r.Seq > tip {
@@ -233,18 +259,30 @@ func (a *Announcer) Step(ctx context.Context, _ time.Time) (bool, time.Time, err
 		}
 		if r.Seq > a.seq { // what lay before was purged
 			a.seq, a.skip = r.Seq, 0
+			a.chain.Reset()
 		}
-		c, err := ledger.Decode(r.Data)
-		if err != nil {
-			return did, time.Time{}, err
-		}
-		if err := a.announce(ctx, r.Seq, c, s); err != nil {
-			a.term = 0
-			return did, time.Time{}, err
+		// A record that is not on the chain never became true.
+		if c, ok := a.chain.Next(r); ok && c.GetTimeNs() > a.since {
+			if err := a.announce(ctx, r.Seq, c, s); err != nil {
+				a.term = 0
+				return did, time.Time{}, err
+			}
 		}
 		a.seq, a.skip, did = r.Seq+1, 0, true
 	}
 	return did, time.Time{}, nil
+}
+
+// look makes a history that seems to be behind find out where its log ends: one that lost its tail would wait for ever.
+func (a *Announcer) look(ctx context.Context, now time.Time) error {
+	if now.Before(a.lookAt) {
+		return nil
+	}
+	a.lookAt = now.Add(lookEvery)
+	if _, err := a.history.Tail(ctx); err != nil {
+		return fmt.Errorf("ask for the ledger's end: %w", err)
+	}
+	return nil
 }
 
 func (a *Announcer) announce(ctx context.Context, seq uint64, c *weftv1.Commit, s *cell.State) error {
@@ -267,13 +305,17 @@ func (a *Announcer) announce(ctx context.Context, seq uint64, c *weftv1.Commit, 
 }
 
 // position finds where the stream stands.
-func (a *Announcer) position(ctx context.Context) error {
+func (a *Announcer) position(ctx context.Context, now time.Time) error {
 	m, last, ok, err := a.out.Last(ctx)
 	if err != nil {
 		return err
 	}
-	a.last, a.seq, a.skip = last, 1, 0
+	a.last, a.seq, a.skip, a.since, a.lookAt = last, 1, 0, 0, time.Time{}
+	a.chain.Reset()
 	if !ok {
+		if d, _ := bus.Declared(bus.StreamEvents); last > 0 && d.MaxAge > 0 {
+			a.since = now.Add(-d.MaxAge).UnixNano()
+		}
 		return nil
 	}
 	seq, index, found := strings.Cut(m.Header[PositionHeader], "/")
@@ -283,5 +325,9 @@ func (a *Announcer) position(ctx context.Context) error {
 		return fmt.Errorf("its last message says %q for %s; only a scheduler may write there", m.Header[PositionHeader], PositionHeader)
 	}
 	a.seq, a.skip = n, i+1
+	if n > a.proj.Position().Seq {
+		// The ledger has lost its end, and somebody adopted what is left: what follows the election is new.
+		a.seq, a.skip = a.elected.Load(), 0
+	}
 	return nil
 }

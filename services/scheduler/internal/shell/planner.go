@@ -3,6 +3,7 @@ package shell
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -26,18 +27,22 @@ type planner struct {
 	caller  bus.Caller
 	log     *slog.Logger
 	pending bus.Pending
-	askedAt uint64    // position that the question named
 	dirty   bool      // the state has changed since the last question
 	dueAt   time.Time // when to ask
 	again   time.Time // when time alone makes another plan useful
+	until   time.Time // when the question under way ends by itself
+	failed  int       // questions without a plan, in a row
 	refused map[string]int
 	now     time.Time // of the step under way
 }
 
 func (p *planner) reset(now time.Time) {
-	p.pending, p.dirty, p.dueAt, p.again = nil, true, now, time.Time{}
+	p.pending, p.dirty, p.dueAt, p.again, p.failed = nil, true, now, time.Time{}, 0
 	clear(p.refused)
 }
+
+// drop forgets the question under way: nobody will look at its answer, and one that is there would wake for ever.
+func (p *planner) drop() { p.pending = nil }
 
 // touch notes that the state has changed.
 func (p *planner) touch(now time.Time) {
@@ -65,7 +70,7 @@ func (p *planner) ask(now time.Time, s *cell.State, seq uint64) {
 	if err != nil {
 		return // one number
 	}
-	p.dirty, p.askedAt = false, seq
+	p.dirty, p.until = false, now.Add(planTimeout)
 	p.pending = p.caller.Call(bus.SubjectRPC("allocator", "plan"), data, planTimeout)
 }
 
@@ -82,7 +87,7 @@ func waiting(s *cell.State) bool {
 func (p *planner) next(time.Time) time.Time {
 	switch {
 	case p.pending != nil:
-		return time.Time{}
+		return p.until
 	case p.dirty:
 		return p.dueAt
 	}
@@ -109,11 +114,14 @@ func (p *planner) steps(now time.Time, s *cell.State) []lifecycle.Command {
 		var refusal *bus.Refusal
 		if !errors.As(err, &refusal) || refusal.Code != bus.CodeBehind {
 			p.dueAt = now.Add(10 * retryPlan)
-			p.log.Warn("no plan", "error", err)
+			if p.failed++; seldom(p.failed) {
+				p.log.Warn("no plan", "error", err, "failures", p.failed)
+			}
 		}
 		return nil
 	}
-	p.again = time.Time{}
+	p.again, p.failed = time.Time{}, 0
+	maps.DeleteFunc(p.refused, func(job string, _ int) bool { j := s.Job(job); return j == nil || !j.Waiting() })
 	if at := plan.GetAgainAtNs(); at > 0 {
 		p.again = time.Unix(0, at)
 	}
@@ -160,6 +168,20 @@ func (p *planner) result(c lifecycle.Command, err error) {
 		return
 	}
 	p.refused[job]++
-	p.dirty, p.dueAt = true, p.now.Add(time.Duration(min(p.refused[job], 10))*retryPlan/10)
-	p.log.Info("plan step refused", "job", job, "times", p.refused[job], "error", err)
+	p.dirty, p.dueAt = true, p.now.Add(afterRefusal(p.refused[job]))
+	if seldom(p.refused[job]) {
+		p.log.Info("plan step refused", "job", job, "times", p.refused[job], "error", err)
+	}
 }
+
+// afterRefusal is how long to wait before the next plan: soon at first, for the state has moved on; but a step that is
+// refused again and again is not worth ten plans a second.
+func afterRefusal(times int) time.Duration {
+	if times <= 10 {
+		return time.Duration(times) * retryPlan / 10
+	}
+	return min(retryPlan<<min(times-10, 10), 5*time.Second)
+}
+
+// seldom holds for 1, 2, 4, 8 and so on: what happens again and again is told less and less often.
+func seldom(n int) bool { return n&(n-1) == 0 }

@@ -38,6 +38,7 @@ const outage = 2 * time.Second
 type Decider struct {
 	proj   *Projection
 	writer *Writer
+	tail   func(context.Context) (ledger.Tail, error)
 	inputs []*input // REQUESTS, REPORTS, CHECKPOINTS, in this order
 	watch  *watch
 	planner
@@ -45,6 +46,7 @@ type Decider struct {
 	log      *slog.Logger
 	term     uint64 // of the leadership that the inputs were last positioned for; 0 = none
 	stepped  time.Time
+	sure     time.Time // when this replica last proved, by the ledger, that it leads
 	refusals refusals
 	draining bool // a shutdown was asked for: no more plans
 	wake     <-chan struct{}
@@ -68,6 +70,7 @@ type command struct {
 type Options struct {
 	Proj        *Projection
 	Writer      *Writer
+	Ledger      ledger.Log // asked for its end
 	Requests    bus.Inbox
 	Reports     bus.Inbox
 	Checkpoints bus.Inbox  // nil = no saves
@@ -84,9 +87,9 @@ func NewDecider(o Options) (*Decider, error) {
 		return nil, err
 	}
 	d := &Decider{
-		proj: o.Proj, writer: o.Writer, watch: w, policy: o.Policy, log: o.Log,
+		proj: o.Proj, writer: o.Writer, tail: o.Ledger.Tail, watch: w, policy: o.Policy, log: o.Log,
 		planner:  planner{caller: o.Core, log: o.Log, refused: map[string]int{}},
-		refusals: refusals{last: map[string]time.Time{}, hidden: map[string]uint64{}},
+		refusals: newRefusals(),
 		inputs:   []*input{{inbox: o.Requests, decide: decideRequest}, {inbox: o.Reports, decide: decideReport}},
 		wake:     o.Proj.Wake(),
 	}
@@ -95,6 +98,9 @@ func NewDecider(o Options) (*Decider, error) {
 	}
 	return d, nil
 }
+
+// Close stops listening for beats.
+func (d *Decider) Close() { d.watch.beats.Close() }
 
 // Wakes implements run.Shell.
 func (d *Decider) Wakes() []<-chan struct{} {
@@ -111,8 +117,9 @@ func (d *Decider) Wakes() []<-chan struct{} {
 // Step implements run.Shell: everything that is waiting becomes one commit, or as few as fit.
 func (d *Decider) Step(ctx context.Context, now time.Time) (bool, time.Time, error) {
 	if !d.writer.Leading() {
-		d.term = 0
+		d.term, d.sure = 0, time.Time{}
 		d.watch.ignore()
+		d.drop()
 		return false, time.Time{}, nil
 	}
 	if err := d.takeOver(ctx, now); err != nil {
@@ -122,26 +129,32 @@ func (d *Decider) Step(ctx context.Context, now time.Time) (bool, time.Time, err
 		d.watch.restart(now)
 	}
 	s := d.state()
-	d.watch.answer(now, s, d.writer.Term(), d.proj.Position().Seq)
+	d.watch.answer(now, s, d.writer.Term(), d.proj.Position().Seq, d.leads(ctx, now))
 
 	units, err := d.collect(ctx, now, s)
+	if err == nil {
+		err = d.commit(ctx, now, units)
+	}
+	d.refusals.settle(now, err == nil)
 	if err != nil {
+		d.term = 0 // position the inputs anew: what was not committed is read again
 		d.stepped = now
+		d.watch.failed(now)
+		switch {
+		case errors.Is(err, ledger.ErrMoved), errors.Is(err, ledger.ErrNotLeading):
+			return true, time.Time{}, nil
+		case errors.Is(err, ledger.ErrConflict):
+			d.log.Info("another replica wrote to the ledger; this one steps down", "error", err)
+			return true, time.Time{}, nil
+		}
 		return false, time.Time{}, err
 	}
 	did := len(units) > 0
-	if err := d.commit(ctx, now, units); err != nil {
-		d.term = 0 // position the inputs anew: what was not committed is read again
-		d.watch.restart(now)
-		if errors.Is(err, ledger.ErrMoved) || errors.Is(err, ledger.ErrNotLeading) {
-			return true, time.Time{}, nil
-		}
-		return false, time.Time{}, fmt.Errorf("commit: %w", err)
-	}
 	if did {
 		s = d.state()
 		d.touch(now)
 	}
+	d.watch.committed(s, d.writer.Term(), d.proj.Position().Seq)
 	if !d.draining {
 		d.ask(now, s, d.proj.Position().Seq)
 	}
@@ -152,6 +165,18 @@ func (d *Decider) Step(ctx context.Context, now time.Time) (bool, time.Time, err
 // late says whether something was due that the decider did not get to: it was held up itself.
 func (d *Decider) late(now time.Time) bool {
 	return !d.watch.due.IsZero() && now.Sub(d.watch.due) > outage
+}
+
+// leads says whether the ledger has confirmed within the silence of a node that this replica leads. One that was cut off
+// and deposed must not keep a node's ranks alive beyond the fence that its successor counts.
+func (d *Decider) leads(ctx context.Context, now time.Time) bool {
+	if now.Sub(d.sure) > d.policy.Silent/3 {
+		tail, err := d.tail(ctx)
+		if err == nil && tail.Last <= d.proj.Position().Seq && d.writer.Leading() {
+			d.sure = now
+		}
+	}
+	return now.Sub(d.sure) < d.policy.Silent
 }
 
 func (d *Decider) state() (s *cell.State) {
@@ -188,7 +213,7 @@ func (d *Decider) takeOver(ctx context.Context, now time.Time) error {
 type unit struct {
 	facts  []*weftv1.Fact
 	cursor *weftv1.Cursor
-	asked  *weftv1.InputRejected // how to refuse the input if its facts do not fit a commit
+	step   lifecycle.Command // of a plan
 }
 
 // collect decides everything that waits, in order, each on the state that the ones before leave behind.
@@ -223,7 +248,7 @@ func (d *Decider) collect(ctx context.Context, now time.Time, base *cell.State) 
 		if len(in.queued) == 0 {
 			got, err := in.inbox.Next(ctx, batch)
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("read input: %w", err)
 			}
 			in.queued = got
 		}
@@ -231,10 +256,15 @@ func (d *Decider) collect(ctx context.Context, now time.Time, base *cell.State) 
 			units = append(units, d.consume(now, msg, in.decide(msg), decide))
 		}
 	}
+	if d.draining {
+		d.drop()
+	}
 	for _, c := range d.planner.steps(now, s) {
 		facts, err := decide(c)
 		d.planner.result(c, err)
-		add(facts)
+		if len(facts) > 0 {
+			units = append(units, unit{facts: facts, step: c})
+		}
 	}
 	return units, nil
 }
@@ -294,8 +324,16 @@ func (d *Decider) commit(ctx context.Context, now time.Time, units []unit) error
 			cs = append(cs, cursors[name])
 		}
 		_, err := d.writer.Commit(ctx, now, entries, cs)
+		if err == nil {
+			d.sure = now
+		}
 		var large *ledger.TooLarge
-		if errors.As(err, &large) && n == 1 && units[0].cursor != nil {
+		switch {
+		case !errors.As(err, &large) || n != 1:
+		case units[0].step != nil:
+			d.planner.result(units[0].step, err)
+			err = nil
+		case units[0].cursor != nil:
 			// The effect of one input does not fit a commit: the input is refused rather than the stream stopped.
 			reason := "its effect does not fit one commit of the ledger"
 			f := weftv1.Fact_builder{InputRejected: weftv1.InputRejected_builder{
@@ -304,7 +342,7 @@ func (d *Decider) commit(ctx context.Context, now time.Time, units []unit) error
 			_, err = d.writer.Commit(ctx, now, []*weftv1.Entry{ledger.FactEntry(f)}, cs)
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("commit: %w", err)
 		}
 		for _, u := range units[:n] {
 			d.committed(u)

@@ -2,6 +2,7 @@ package shell
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/weft-fabric/weft/libs/bus"
@@ -26,8 +27,9 @@ type Trimmer struct {
 
 // mark is how far the inputs had been consumed at a time.
 type mark struct {
-	at   time.Time
-	seqs []uint64
+	at      time.Time
+	created []int64 // of the streams; a sequence means nothing in a stream that was made anew
+	seqs    []uint64
 }
 
 // NewTrimmer makes one for the given inputs.
@@ -48,12 +50,13 @@ func (t *Trimmer) Step(ctx context.Context, now time.Time) (bool, time.Time, err
 		t.marks = nil
 		return false, t.next, nil
 	}
-	m := mark{at: now, seqs: make([]uint64, len(t.inputs))}
+	m := mark{at: now, created: make([]int64, len(t.inputs)), seqs: make([]uint64, len(t.inputs))}
 	for i, in := range t.inputs {
 		name, created, err := in.Stream(ctx)
 		if err != nil {
 			return false, t.next, err
 		}
+		m.created[i] = created
 		t.proj.View(func(s *cell.State, _ ledger.Position) {
 			if c := s.Cursor(name); c.GetCreatedNs() == created {
 				m.seqs[i] = c.GetSeq()
@@ -64,11 +67,15 @@ func (t *Trimmer) Step(ctx context.Context, now time.Time) (bool, time.Time, err
 	if now.Sub(t.marks[0].at) < trimAfter {
 		return false, t.next, nil
 	}
+	old := t.marks[0]
 	for i, in := range t.inputs {
-		if seq := t.marks[0].seqs[i]; seq > 0 {
-			if err := in.Trim(ctx, seq); err != nil {
-				return false, t.next, err
-			}
+		// An older ledger may have been put back meanwhile: then less counts as consumed.
+		seq := min(old.seqs[i], m.seqs[i])
+		if seq == 0 || old.created[i] != m.created[i] {
+			continue
+		}
+		if err := in.Trim(ctx, seq); err != nil {
+			return false, t.next, fmt.Errorf("trim an input: %w", err)
 		}
 	}
 	t.marks = t.marks[1:]
