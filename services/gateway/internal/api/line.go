@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/weft-fabric/weft/libs/cell"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
@@ -58,7 +59,11 @@ func sentence(f *weftv1.Fact) string {
 		return fmt.Sprintf("attempt %d runs: every rank has started", f.GetAttemptRunning().GetAttempt())
 	case weftv1.Fact_RanksFailed_case:
 		e := f.GetRanksFailed()
-		return fmt.Sprintf("attempt %d failed first on rank %s: %s", e.GetAttempt(), ranks(e.GetRanks()), causeText(e.GetCause()))
+		text := fmt.Sprintf("attempt %d failed: %s", e.GetAttempt(), causeText(e.GetCause()))
+		if len(e.GetRanks()) > 1 {
+			text += ", first ranks " + ranks(e.GetRanks())
+		}
+		return text
 	case weftv1.Fact_AttemptStopping_case:
 		e := f.GetAttemptStopping()
 		return fmt.Sprintf("attempt %d is being ended: %s", e.GetAttempt(), causeText(e.GetCause()))
@@ -150,8 +155,8 @@ func requeued(e *weftv1.JobRequeued) string {
 }
 
 func causeText(c *weftv1.Cause) string {
-	if c.GetMessage() != "" {
-		return c.GetMessage()
+	if text := cell.Describe(c); text != "" {
+		return text
 	}
 	return strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(c.GetKind().String(), "CAUSE_KIND_"), "_", " "))
 }

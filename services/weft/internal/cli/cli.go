@@ -146,12 +146,14 @@ First job, from nothing:
 Exit codes: 0 done, 1 error, 2 usage or refused manifest, 3 not found, 4 denied, 5 fabric unavailable, 10 job failed.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
-			switch a.output {
-			case "table", "json", "yaml":
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case a.output == "table", a.output == "json", a.output == "yaml" && cmd.Name() == "get":
 				return nil
+			case a.output == "yaml":
+				return usagef("-o yaml is for weft get; here: -o json")
 			}
-			return usagef("--output %q is not known; use table, json or yaml", a.output)
+			return usagef("--output %q is not known; use table, json or (with get) yaml", a.output)
 		},
 	}
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "output format: table, json (for programs) or yaml (get only)")
@@ -167,4 +169,17 @@ Exit codes: 0 done, 1 error, 2 usage or refused manifest, 3 not found, 4 denied,
 	}
 	root.AddCommand(demoCmd(a), benchCmd(a), busCmd(a))
 	return root
+}
+
+// needs says what a command without its arguments lacks, by an example of it.
+func needs(least, most int, what, example string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) < least:
+			return usagef("%s is missing; for example: %s", what, example)
+		case most > 0 && len(args) > most:
+			return usagef("%q is one argument too many; for example: %s", args[most], example)
+		}
+		return nil
+	}
 }

@@ -125,7 +125,7 @@ func queuesCmd(a *app) *cobra.Command {
     - {name: acme, quota: {gpu: 16}, weight: 2}
     - {name: acme/vision, limit: {gpu: 8}}
   E`,
-		Args: cobra.ExactArgs(1),
+		Args: needs(1, 1, "the file of queues", "weft queues apply queues.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, _, err := a.readManifest(args[0])
 			if err != nil {

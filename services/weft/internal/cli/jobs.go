@@ -91,7 +91,7 @@ func getCmd(a *app) *cobra.Command {
 		Short:   "Show one job: its manifest and its state",
 		Long:    "Show one job by id, or by queue/name while it lives. With -o yaml or json the output is a manifest that submit accepts, with a status section.",
 		Example: "  weft get 01k…\n  weft get demo/vision/digits -o yaml",
-		Args:    cobra.ExactArgs(1),
+		Args:    needs(1, 1, "the job", "weft get demo/vision/digits"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd.Context(), func(ctx context.Context, c *client) error {
 				r, err := c.GetJob(ctx, apiv1.GetJobRequest_builder{Job: &args[0]}.Build())
@@ -180,7 +180,7 @@ func cancelCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel JOB...",
 		Short: "Cancel jobs: SIGTERM, the job's grace, then SIGKILL",
-		Args:  cobra.MinimumNArgs(1),
+		Args:  needs(1, 0, "the job", "weft cancel demo/vision/digits"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd.Context(), func(ctx context.Context, c *client) error {
 				for _, id := range args {
@@ -206,7 +206,7 @@ func explainCmd(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "explain JOB",
 		Short: "Say why a job waits, what it lacks, who holds it, and what would unblock it",
-		Args:  cobra.ExactArgs(1),
+		Args:  needs(1, 1, "the job", "weft explain demo/vision/digits"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd.Context(), func(ctx context.Context, c *client) error {
 				r, err := c.ExplainJob(ctx, apiv1.ExplainJobRequest_builder{Job: &args[0]}.Build())
@@ -298,7 +298,7 @@ func logsCmd(a *app) *cobra.Command {
 		Use:     "logs JOB",
 		Short:   "Show what a job's ranks printed",
 		Example: "  weft logs JOB\n  weft logs -f --rank 0 JOB",
-		Args:    cobra.ExactArgs(1),
+		Args:    needs(1, 1, "the job", "weft logs demo/vision/digits"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.stream(cmd.Context(), func(ctx context.Context, c *client) error {
 				req := apiv1.ReadLogsRequest_builder{Job: &args[0], Attempt: &attempt, Follow: &follow, Tail: &tail}
@@ -350,7 +350,7 @@ func ckptCmd(a *app) *cobra.Command {
 	cmd.AddCommand(&cobra.Command{
 		Use:   "ls JOB",
 		Short: "List a job's saves: which are complete and verified, and where they lie",
-		Args:  cobra.ExactArgs(1),
+		Args:  needs(1, 1, "the job", "weft ckpt ls demo/vision/digits"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd.Context(), func(ctx context.Context, c *client) error {
 				r, err := c.ListSaves(ctx, apiv1.ListSavesRequest_builder{Job: &args[0]}.Build())

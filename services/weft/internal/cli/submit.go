@@ -30,7 +30,7 @@ func submitCmd(a *app) *cobra.Command {
   weft submit job.yaml --follow    # and its output, until it ends; exit code 10 if it fails
   weft submit --dry-run job.yaml   # check only
   generate | weft submit - -o json`,
-		Args: cobra.ExactArgs(1),
+		Args: needs(1, 1, "the manifest", "weft submit job.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			text, dir, err := a.readManifest(args[0])
 			if err != nil {
@@ -236,10 +236,10 @@ func runCmd(a *app) *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- COMMAND [ARG...]",
-		Short: "Run one command on the fabric, follow its output, and exit as it did",
+		Short: "Run one command on the fabric, follow its output, and exit 0 or, if it failed, 10",
 		Example: `  weft run -- echo hello
   weft run --gpus 1 --workers 4 --framework pytorch -- python3 train.py --epochs 10`,
-		Args: cobra.MinimumNArgs(1),
+		Args: needs(1, 0, "the command", "weft run -- echo hello"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if name == "" {
 				name = "run-" + newID()[16:]
