@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -120,6 +121,11 @@ type BusyError struct {
 
 func (e *BusyError) Error() string { return e.What }
 
+const (
+	lockWithin = 2 * time.Second
+	lockRetry  = 50 * time.Millisecond
+)
+
 // lock takes the data directory for this process; it is released when the process ends, however it ends.
 func lock(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -129,9 +135,12 @@ func lock(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("data directory: %w; choose another with --data", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		_ = f.Close()
-		return nil, &BusyError{fmt.Sprintf("a fabric runs in %s already", dir), "--data DIR"}
+	// A fabric that was just killed may still be on its way out.
+	for begin := time.Now(); unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil; time.Sleep(lockRetry) {
+		if time.Since(begin) > lockWithin {
+			_ = f.Close()
+			return nil, &BusyError{fmt.Sprintf("a fabric runs in %s already", dir), "--data DIR"}
+		}
 	}
 	return f, nil
 }

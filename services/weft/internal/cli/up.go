@@ -92,6 +92,8 @@ func (a *app) up(cfg allinone.Config) error {
 			case err := <-drained:
 				if err != nil {
 					fmt.Fprintln(a.errOut, "weft: "+err.Error())
+				} else {
+					fmt.Fprintln(a.errOut, "stopped; what was running waits in its queue for the next weft up")
 				}
 			case <-sig:
 			}
