@@ -20,6 +20,9 @@ type dir struct {
 	path string // for messages
 }
 
+// errTooMuch: a directory holds more than there may be. Looking again won't help.
+var errTooMuch = errors.New("it holds too much")
+
 // errNotPlain: a link, a pipe, a device or something else in place of a file or a directory.
 var errNotPlain = errors.New("neither a regular file nor a directory")
 
@@ -118,7 +121,7 @@ func (d *dir) names(limit int) ([]string, error) {
 		return nil, err
 	}
 	if len(names) > limit {
-		return nil, fmt.Errorf("%s has more than %d entries", d.path, limit)
+		return nil, fmt.Errorf("%w: %s has more than %d entries", errTooMuch, d.path, limit)
 	}
 	slices.Sort(names)
 	return names, nil
@@ -128,7 +131,7 @@ func (d *dir) names(limit int) ([]string, error) {
 // directory, below depth directories, and beyond left files; names that NFS leaves behind for deleted files are passed over.
 func (d *dir) walk(prefix string, depth int, left *int, each func(name string) error) error {
 	if depth == 0 {
-		return fmt.Errorf("directories are nested too deep at %.100q", prefix)
+		return fmt.Errorf("%w: directories are nested too deep at %.100q", errTooMuch, prefix)
 	}
 	names, err := d.names(*left)
 	if err != nil {
@@ -139,7 +142,7 @@ func (d *dir) walk(prefix string, depth int, left *int, each func(name string) e
 			continue
 		}
 		if *left--; *left < 0 {
-			return errors.New("too many files")
+			return fmt.Errorf("%w: too many files and directories", errTooMuch)
 		}
 		f, _, err := d.at(n, unix.O_DIRECTORY)
 		if err == nil {

@@ -20,7 +20,8 @@ const (
 )
 
 // ListParts returns the places of all published parts below a tier's root, as paths with slashes relative to it, sorted.
-// A part there has a proper name and place; nothing else is known of it. Names that do not belong are passed over.
+// A part there has a proper name and place; nothing else is known of it. Names that do not belong are passed over. The error
+// joins what could not be listed; the parts of all other jobs count all the same.
 func ListParts(root string) ([]string, error) {
 	base, err := openDir(root)
 	if err != nil {
@@ -32,31 +33,33 @@ func ListParts(root string) ([]string, error) {
 		return nil, err
 	}
 	var out []string
+	var errs []error
 	for _, t := range tenants {
 		if !saveid.Token(t) {
 			continue
 		}
 		dir, err := base.sub(t)
 		if err != nil {
-			if passOver(err) {
-				continue
+			if !passOver(err) {
+				errs = append(errs, err)
 			}
-			return nil, err
+			continue
 		}
 		jobs, err := dir.names(maxEntries)
 		dir.close()
 		if err != nil {
-			return nil, err
+			errs = append(errs, err)
+			continue
 		}
 		for _, j := range jobs {
 			parts, err := jobParts(base, Job{t, j}, nil)
 			if err != nil {
-				return nil, err
+				errs = append(errs, fmt.Errorf("saves of job %s: %w", j, err))
 			}
 			out = append(out, parts...)
 		}
 	}
-	return out, nil
+	return out, errors.Join(errs...)
 }
 
 // passOver: what can't be entered because it is no directory, or gone, holds no part.

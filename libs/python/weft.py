@@ -48,6 +48,8 @@ _CHUNK = 1 << 20
 
 # What one part may be: its report must fit into one message of the bus.
 _MAX_FILES, _MAX_NAME, _MAX_NAMES = 1000, 512, 128 << 10
+# And what its reader walks through: directories of a part, and how deep they lie.
+_MAX_DIRS, _MAX_DEPTH = 1000, 15
 
 
 def _int(*names, default=0):
@@ -58,14 +60,20 @@ def _int(*names, default=0):
     return default
 
 
+def _ranked(weft, usual):
+    """Where to read a rank: a torchrun that the job's script starts gives its workers ranks of their own, while they inherit
+    the one rank that Weft gave to the script."""
+    return (usual, weft) if os.environ.get("TORCHELASTIC_RUN_ID") else (weft, usual)
+
+
 def rank():
     """This process's rank in the job, from 0."""
-    return _int("WEFT_RANK", "RANK")
+    return _int(*_ranked("WEFT_RANK", "RANK"))
 
 
 def world_size():
     """How many ranks the job has."""
-    return _int("WEFT_WORLD_SIZE", "WORLD_SIZE", default=1)
+    return _int(*_ranked("WEFT_WORLD_SIZE", "WORLD_SIZE"), default=1)
 
 
 def local_rank():
@@ -281,13 +289,16 @@ class _Part:
 
     def sync_files(self):
         """Syncs and hashes every file; returns their records, sorted by name."""
-        files = []
+        files, subdirs = [], 0
         for base, dirs, names in os.walk(self.staging):
+            subdirs += len(dirs)
             for n in dirs + names:
                 path = os.path.join(base, n)
                 name = os.path.relpath(path, self.staging)
                 mode = os.lstat(path).st_mode
                 if n in dirs and stat.S_ISDIR(mode):
+                    if name.count("/") >= _MAX_DEPTH:
+                        raise ValueError("%s: directories of a save are nested at most %d deep" % (path, _MAX_DEPTH))
                     continue
                 if not stat.S_ISREG(mode):
                     raise ValueError("%s: a save holds regular files only" % path)
@@ -296,6 +307,8 @@ class _Part:
                 files.append({"name": name, "bytes": size, "sha256": digest})
         if not files:
             raise ValueError("nothing was written into the save's directory; declare only ranks that write, such as ranks=[0]")
+        if subdirs > _MAX_DIRS:
+            raise ValueError("a rank's part of a save holds at most %d directories; this one has %d" % (_MAX_DIRS, subdirs))
         if len(files) > _MAX_FILES or sum(len(os.fsencode(f["name"])) for f in files) > _MAX_NAMES:
             raise ValueError("a rank's part of a save holds at most %d files with %d bytes of names; this one has %d: write "
                              "fewer, larger files" % (_MAX_FILES, _MAX_NAMES, len(files)))
