@@ -33,7 +33,63 @@ type Validator interface{ Validate() error }
 // validates the result.
 func Load(dst any, path string) error { return load(dst, path, os.Environ) }
 
+// Read is Load without the validation, for who fills in what the settings left open first. over maps keys to texts
+// that win over file and environment: the flags of a command line.
+func Read(dst any, path string, over map[string]string) error {
+	return read(dst, path, func() []string {
+		environ := os.Environ()
+		for key, text := range over {
+			environ = append(environ, EnvName(key)+"="+text) // of two of one name the later counts
+		}
+		return environ
+	})
+}
+
+// Field is one setting of a struct.
+type Field struct {
+	Key     string // in a file
+	Type    reflect.Type
+	Default any
+}
+
+// Fields lists the settings in the order of the struct.
+func Fields(dst any) []Field {
+	var list func(v reflect.Value, path string) []Field
+	list = func(v reflect.Value, path string) (out []Field) {
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			name := f.Tag.Get(tag)
+			switch {
+			case name == "" || name == "-":
+			case f.Type.Kind() == reflect.Struct:
+				out = append(out, list(v.Field(i), path+name+".")...)
+			default:
+				out = append(out, Field{Key: path + name, Type: f.Type, Default: v.Field(i).Interface()})
+			}
+		}
+		return out
+	}
+	return list(reflect.ValueOf(dst).Elem(), "")
+}
+
+// EnvName is the variable of a key.
+func EnvName(key string) string {
+	return prefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))
+}
+
 func load(dst any, path string, environ func() []string) error {
+	if err := read(dst, path, environ); err != nil {
+		return err
+	}
+	if v, ok := dst.(Validator); ok {
+		if err := v.Validate(); err != nil {
+			return fmt.Errorf("settings: %w", err)
+		}
+	}
+	return nil
+}
+
+func read(dst any, path string, environ func() []string) error {
 	k := koanf.New(".")
 	keys, lists := map[string]string{}, map[string]bool{}
 	collect(reflect.TypeOf(dst).Elem(), "", keys, lists)
@@ -64,11 +120,6 @@ func load(dst any, path string, environ func() []string) error {
 	}
 	if err := k.UnmarshalWithConf("", dst, koanf.UnmarshalConf{Tag: tag}); err != nil {
 		return fmt.Errorf("settings: %s", strings.Join(strings.Fields(err.Error()), " "))
-	}
-	if v, ok := dst.(Validator); ok {
-		if err := v.Validate(); err != nil {
-			return fmt.Errorf("settings: %w", err)
-		}
 	}
 	return nil
 }
@@ -105,7 +156,7 @@ func collect(t reflect.Type, path string, out map[string]string, lists map[strin
 			collect(f.Type, key, out, lists)
 			continue
 		}
-		out[prefix+strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))] = key
+		out[EnvName(key)] = key
 		lists[key] = f.Type.Kind() == reflect.Slice
 	}
 }

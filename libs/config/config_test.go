@@ -62,6 +62,27 @@ func TestLayers(t *testing.T) {
 	}
 }
 
+func TestFlagsWinAndNothingIsValidatedYet(t *testing.T) {
+	t.Setenv("WEFT_POLICY_MAX_RUN", "7")
+	t.Setenv("WEFT_NATS", "nats://env:1")
+	got := defaults()
+	if err := Read(got, "", map[string]string{"policy.max_run": "9", "policy.silent": "0s", "nodes": "a,b"}); err != nil {
+		t.Fatal(err)
+	}
+	want := defaults()
+	want.NATS, want.Nodes, want.Policy.MaxRun, want.Policy.Silent = "nats://env:1", []string{"a", "b"}, 9, 0
+	if d := cmp.Diff(want, got); d != "" {
+		t.Fatal(d)
+	}
+	var keys []string
+	for _, f := range Fields(got) {
+		keys = append(keys, f.Key)
+	}
+	if d := cmp.Diff([]string{"nats", "nodes", "labels", "policy.silent", "policy.max_run"}, keys); d != "" {
+		t.Fatal(d)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct{ name, yaml, env, want string }{

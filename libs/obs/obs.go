@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 )
 
 // LogConfig says how to log.
@@ -32,26 +31,4 @@ func NewLogger(w io.Writer, c LogConfig) (*slog.Logger, error) {
 		return slog.New(slog.NewJSONHandler(w, o)), nil
 	}
 	return nil, fmt.Errorf("log format %q: use text or json", c.Format)
-}
-
-// Setup makes the logger the process's default.
-func Setup(c LogConfig) error {
-	l, err := NewLogger(os.Stderr, c)
-	if err != nil {
-		return err
-	}
-	slog.SetDefault(l)
-	return nil
-}
-
-// SetupFromEnv reads WEFT_LOG_LEVEL and WEFT_LOG_FORMAT.
-func SetupFromEnv() error {
-	c := DefaultLogConfig()
-	if v := os.Getenv("WEFT_LOG_LEVEL"); v != "" {
-		c.Level = v
-	}
-	if v := os.Getenv("WEFT_LOG_FORMAT"); v != "" {
-		c.Format = v
-	}
-	return Setup(c)
 }

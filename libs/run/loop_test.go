@@ -166,14 +166,3 @@ func join(s []string) string {
 	}
 	return out
 }
-
-func TestMainReturnsHowTheServiceEnded(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if code := runMain(ctx, Func("s", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })); code != 0 {
-		t.Fatalf("orderly end: %d", code)
-	}
-	if code := runMain(t.Context(), Func("s", func(context.Context) error { return errors.New("no") })); code != 1 {
-		t.Fatalf("failure: %d", code)
-	}
-}

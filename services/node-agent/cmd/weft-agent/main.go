@@ -3,160 +3,64 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"flag"
-	"fmt"
-	"hash/fnv"
-	"log/slog"
-	"net"
-	"net/url"
-	"os"
-	"path/filepath"
-	"regexp"
-	"runtime/debug"
 	"strings"
-	"time"
 
 	"github.com/weft-fabric/weft/libs/bus"
-	"github.com/weft-fabric/weft/libs/config"
 	"github.com/weft-fabric/weft/libs/device"
-	"github.com/weft-fabric/weft/libs/run"
+	"github.com/weft-fabric/weft/libs/program"
 	nodeagent "github.com/weft-fabric/weft/services/node-agent"
 )
 
 func main() {
 	nodeagent.MaybeShim()
-	var o options
-	flag.StringVar(&o.url, "nats", "nats://127.0.0.1:7402", "address of the bus")
-	flag.StringVar(&o.data, "data", "/var/lib/weft", "directory of this node's runs (nodes/<node>), of saves and of bus/bus-users.json")
-	flag.StringVar(&o.credentials, "credentials", os.Getenv("WEFT_CREDENTIALS"), "file of the bus's users and passwords; this node's is enough (default: in --data)")
-	flag.StringVar(&o.settings, "config", "", "settings file (YAML)")
-	flag.StringVar(&o.node, "node", "", "this node's name (default: the host's)")
-	flag.StringVar(&o.address, "address", "", "at which other nodes reach this one's ranks (default: the one from which the bus is reached)")
-	flag.StringVar(&o.simulate, "simulate", "", "simulate devices instead of looking for some, such as a100x8; models are "+strings.Join(device.Models(), ", "))
-	flag.Parse()
-	run.Main(run.Func("node-agent", func(ctx context.Context) error { return serve(ctx, o) }))
+	var simulate string
+	program.Main(program.Program[nodeagent.Config]{
+		Name: "weft-agent",
+		About: `weft-agent runs one machine of a fabric: it finds the accelerators, starts and watches ranks, samples, and keeps local
+saves. Ranks run on when it is killed, and it adopts them when it is started again.`,
+		Examples: `weft bus serve --node gpu-0                # a bus for this machine, in another terminal
+weft-agent --node gpu-0                    # this machine's own GPUs
+weft-agent --node dev-0 --simulate a100-80gx8
+weft-agent --nats nats://10.0.0.1:4222 --data /var/lib/weft --saves-dir /srv/saves --saves-shared`,
+		Defaults: nodeagent.DefaultConfig(),
+		Help: map[string]string{
+			"node":         "this node's name (default: the host's)",
+			"dir":          "run directories, logs and bundles (default: nodes/<node> in --data)",
+			"saves_dir":    "root of the saves that ranks write (default: saves in --data)",
+			"saves_shared": "every node sees the same --saves-dir",
+			"output_dir":   "root of WEFT_OUTPUT_DIR (default: output beside shared saves, else in --dir)",
+			"address":      "IP at which other nodes reach this one's ranks (default: the one from which the bus is reached)",
+			"port_base":    "first port that ranks may use",
+			"port_count":   "how many ports they may use",
+			"rack":         "rack of this machine; gangs are kept together",
+			"block":        "network block of this machine",
+			"spot":         "this machine may be taken away at short notice",
+			"cpu_milli":    "thousandths of a core offered; 0 = all",
+			"memory_bytes": "bytes of memory offered; 0 = all",
+			"beat":         "between signs of life",
+			"fence":        "without contact for this long this node counts as lost, as the scheduler has it; 0 = never",
+			"fence_margin": "ranks are killed this long before; 0 = a quarter of the fence, 15s at most",
+			"cgroup_root":  "where cgroup v2 is mounted; none = do without",
+		},
+		Flags: func(fs *flag.FlagSet) {
+			fs.StringVar(&simulate, "simulate", "", "simulate devices of this `profile`, such as a100-80gx8; models are "+strings.Join(device.Models(), ", "))
+		},
+		Settle: func(c *nodeagent.Config, o program.Options) error { return settle(c, o, simulate) },
+		Roles:  func(c nodeagent.Config) []bus.Role { return []bus.Role{bus.NodeRole(c.Node)} },
+		Serve: func(ctx context.Context, cfg nodeagent.Config, b *program.Bus) error {
+			return serve(ctx, cfg, simulate, b)
+		},
+	})
 }
 
-type options struct{ url, data, credentials, settings, node, address, simulate string }
-
-// startWithin bounds the first look at bus and devices.
-const startWithin = 30 * time.Second
-
-func serve(ctx context.Context, o options) error {
-	starting, started := context.WithTimeout(ctx, startWithin)
-	defer started()
-	cfg, err := configure(o)
-	if err != nil {
-		return err
-	}
-	dev, err := devices(starting, o.simulate, cfg.Node)
+func serve(ctx context.Context, cfg nodeagent.Config, simulate string, b *program.Bus) error {
+	dev, err := devices(ctx, simulate, cfg.Node)
 	if err != nil {
 		return err
 	}
 	if dev != nil {
 		defer func() { _ = dev.Close() }()
 	}
-	conn, err := dial(starting, o, bus.NodeRole(cfg.Node))
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return nodeagent.New(cfg, nodeagent.Connect(ctx, cfg.Node, conn, dev)).Run(ctx)
-}
-
-func configure(o options) (nodeagent.Config, error) {
-	cfg := nodeagent.DefaultConfig()
-	if err := config.Load(&cfg, o.settings); err != nil {
-		return cfg, err
-	}
-	data, err := filepath.Abs(o.data)
-	if err != nil {
-		return cfg, err
-	}
-	if o.node != "" {
-		cfg.Node = o.node
-	}
-	if cfg.Node == "" {
-		cfg.Node = hostToken()
-	}
-	if o.address != "" {
-		cfg.Address = o.address
-	}
-	if cfg.Address == "" {
-		if cfg.Address, err = addressTowards(o.url); err != nil {
-			return cfg, err
-		}
-	}
-	if cfg.Dir == "" {
-		cfg.Dir = filepath.Join(data, "nodes", cfg.Node)
-	}
-	if cfg.SavesDir == "" {
-		cfg.SavesDir = filepath.Join(data, "saves")
-	}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		cfg.Version = info.Main.Version
-	}
-	return cfg, cfg.Validate()
-}
-
-// devices opens what was asked for. A machine without accelerators is a node too, and says so.
-func devices(ctx context.Context, profile, node string) (device.Provider, error) {
-	if profile != "" {
-		h := fnv.New64a()
-		_, _ = h.Write([]byte(node))
-		return device.NewSim(profile, h.Sum64())
-	}
-	dev, err := nodeagent.OpenNVML(ctx)
-	if errors.Is(err, device.ErrNoLibrary) {
-		slog.Warn("no accelerators: this node offers processors and memory only", "why", err)
-		return nil, nil
-	}
-	return dev, err
-}
-
-func dial(ctx context.Context, o options, role bus.Role) (*bus.Conn, error) {
-	if o.credentials == "" {
-		o.credentials = filepath.Join(o.data, "bus", "bus-users.json")
-	}
-	b, err := os.ReadFile(o.credentials) // #nosec G304: the operator names it
-	if err != nil {
-		return nil, fmt.Errorf("credentials of the bus: %w; name a file with this node's user with --credentials", err)
-	}
-	passwords := map[bus.Role]string{}
-	if err := json.Unmarshal(b, &passwords); err != nil {
-		return nil, fmt.Errorf("%s is no file of users: %w", o.credentials, err)
-	}
-	if passwords[role] == "" {
-		return nil, fmt.Errorf("%s holds no password of user %s; the bus must know the node by that name", o.credentials, role)
-	}
-	return bus.Dial(ctx, bus.Options{URL: o.url, User: string(role), Password: passwords[role], Name: "weft-agent"})
-}
-
-// addressTowards is this machine's address on the way to the bus; nothing is sent.
-func addressTowards(bus string) (string, error) {
-	u, err := url.Parse(bus)
-	if err != nil || u.Hostname() == "" {
-		return "", fmt.Errorf("--nats %q is not an address such as nats://10.0.0.1:4222", bus)
-	}
-	c, err := net.Dial("udp", net.JoinHostPort(u.Hostname(), "9"))
-	if err != nil {
-		return "", fmt.Errorf("no way to the bus: %w; give this node's address with --address", err)
-	}
-	defer func() { _ = c.Close() }()
-	return c.LocalAddr().(*net.UDPAddr).IP.String(), nil
-}
-
-var notToken = regexp.MustCompile(`[^a-z0-9-]+`)
-
-// hostToken makes a node's name of the host's.
-func hostToken() string {
-	h, err := os.Hostname()
-	if err != nil {
-		return ""
-	}
-	h, _, _ = strings.Cut(h, ".")
-	t := notToken.ReplaceAllString(strings.ToLower(h), "-")
-	return strings.Trim(t[:min(len(t), 63)], "-")
+	return nodeagent.New(cfg, nodeagent.Connect(ctx, cfg.Node, b.Conn(bus.NodeRole(cfg.Node)), dev)).Run(ctx)
 }

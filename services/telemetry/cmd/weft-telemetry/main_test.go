@@ -16,6 +16,7 @@ import (
 	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/bus/busnats"
 	"github.com/weft-fabric/weft/libs/metric"
+	"github.com/weft-fabric/weft/libs/program"
 	"github.com/weft-fabric/weft/libs/testkit"
 	"github.com/weft-fabric/weft/services/telemetry"
 )
@@ -60,7 +61,12 @@ func TestServeAgainstARealBus(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	addr, ended := make(chan string, 1), make(chan error, 1)
-	go func() { ended <- serve(ctx, cfg, b.Server.URL(), file, func(a string) { addr <- a }) }()
+	conns, err := program.Dial(ctx, "test", program.Options{NATS: b.Server.URL(), Credentials: file}, bus.RoleCore, bus.RoleNodes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conns.Close()
+	go func() { ended <- serve(ctx, cfg, conns, func(a string) { addr <- a }) }()
 	var url string
 	select {
 	case a := <-addr:
@@ -92,14 +98,5 @@ func TestServeAgainstARealBus(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Errorf("ended with %v", err)
-	}
-}
-
-func TestServeSaysWhatIsMissing(t *testing.T) {
-	for file, want := range map[string]string{"": "--credentials", filepath.Join(t.TempDir(), "none"): "no such file"} {
-		err := serve(t.Context(), telemetry.DefaultConfig(), "nats://127.0.0.1:1", file, func(string) {})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", file, err)
-		}
 	}
 }
