@@ -365,6 +365,9 @@ func checkTopology(s *State, level weftv1.TopologyLevel, ps []*weftv1.Placement)
 	first, units := "", 0
 	nodes := nodesOf(ps)
 	for _, p := range ps {
+		if clique && len(p.GetDevices()) == 0 && len(nodes) == 1 {
+			continue // a worker without devices is near the clique of its own node
+		}
 		devices := []uint32{0}
 		if clique && len(p.GetDevices()) > 0 {
 			devices = p.GetDevices()
@@ -378,7 +381,7 @@ func checkTopology(s *State, level weftv1.TopologyLevel, ps []*weftv1.Placement)
 			if units++; units == 1 {
 				first = domain
 			}
-			single := len(nodes) == 1 && (!clique || totalDevices(ps) <= 1)
+			single := len(nodes) == 1 && (!clique || distinctDevices(ps) <= 1)
 			if !single && (!known || domain != first) {
 				return no(FilterTopology, p.GetNode(), "the gang must stay within one %s", LevelName(level))
 			}
@@ -387,11 +390,15 @@ func checkTopology(s *State, level weftv1.TopologyLevel, ps []*weftv1.Placement)
 	return nil
 }
 
-func totalDevices(ps []*weftv1.Placement) (n int) {
+// distinctDevices counts the devices of placements on one node; fractions may share one.
+func distinctDevices(ps []*weftv1.Placement) int {
+	seen := map[uint32]bool{}
 	for _, p := range ps {
-		n += len(p.GetDevices())
+		for _, d := range p.GetDevices() {
+			seen[d] = true
+		}
 	}
-	return n
+	return len(seen)
 }
 
 // LevelName is the word of the manifest for a topology level.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
@@ -17,6 +18,11 @@ func at(node string, group, first uint32, devices ...uint32) *weftv1.Placement {
 		Node: &node, Generation: new(uint64(1)), Group: &group, FirstRank: &first, Count: new(uint32(len(devices))),
 		Devices: devices, Milli: new(int64(1000)),
 	}.Build()
+}
+
+// bare is one rank without devices.
+func bare(node string, group, rank uint32) *weftv1.Placement {
+	return weftv1.Placement_builder{Node: &node, Generation: new(uint64(1)), Group: &group, FirstRank: &rank, Count: new(uint32(1))}.Build()
 }
 
 func ports(p *weftv1.Placement, base, count uint32) *weftv1.Placement {
@@ -120,10 +126,33 @@ func TestCheckPlacement(t *testing.T) {
 		{"within a rack", within(rack), two, ps(at("a0", 0, 0, 0), at("a1", 0, 1, 0)), ""},
 		{"across racks", within(rack), two, ps(at("a0", 0, 0, 0), at("b0", 0, 1, 0)), FilterTopology},
 		{"within a block", within(block), two, ps(at("a0", 0, 0, 0), at("b0", 0, 1, 0)), ""},
+		{"within a clique, beside workers without devices", func(b *weftv1.JobSpec_builder) {
+			within(clique)(b)
+			b.Groups[1].SetGpuMilli(0)
+		}, []group{{2, 2}, {1, 1}}, ps(at("a0", 0, 0, 2, 3), bare("a0", 1, 2)), ""},
+		{"a worker without devices on another node than the clique", func(b *weftv1.JobSpec_builder) {
+			within(clique)(b)
+			b.Groups[1].SetGpuMilli(0)
+		}, []group{{2, 2}, {1, 1}}, ps(at("a0", 0, 0, 2, 3), bare("a1", 1, 2)), FilterTopology},
+		{"two halves of one card without a clique", func(b *weftv1.JobSpec_builder) {
+			within(clique)(b)
+			b.Groups[0].SetGpuMilli(500)
+		}, two, func() []*weftv1.Placement {
+			p := at("loose", 0, 0, 0, 0)
+			p.SetMilli(500)
+			return ps(p)
+		}(), ""},
 		{"one node outside any rack", within(rack), two, ps(at("h", 0, 0, 0, 1)), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := cellOf(t)
+			s.node("loose", true, func(n *Node) { // its cards know no clique
+				n.Condition, n.Generation = Ready, 1
+				n.Inventory = proto.CloneOf(s.Node("h").Inventory)
+				for _, d := range n.Inventory.GetDevices() {
+					d.ClearClique()
+				}
+			})
 			j := submit(s, "j", c.change, c.groups...)
 			err := CheckPlacement(s, j, weftv1.Start_builder{Job: &j.ID, Placements: c.place}.Build())
 			var inf *Infeasible
