@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/killpoint"
 	"github.com/weft-fabric/weft/libs/ledger"
 	"github.com/weft-fabric/weft/libs/manifest"
 	"github.com/weft-fabric/weft/libs/manifest/saveid"
@@ -220,6 +221,7 @@ func (s *Shell) commit(ctx context.Context) (bool, error) {
 			if i == len(batches)-1 && s.idle > 0 {
 				cursors = []*weftv1.Cursor{cursor}
 			}
+			killpoint.Reach(killpoint.Save)
 			if _, err := s.deps.Writer.Commit(ctx, s.now, b, cursors); err != nil {
 				return false, fmt.Errorf("commit to the checkpoint log: %w", err)
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/cell"
 	"github.com/weft-fabric/weft/libs/jobspec"
+	"github.com/weft-fabric/weft/libs/killpoint"
 	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 	"github.com/weft-fabric/weft/services/gateway/internal/auth"
@@ -58,6 +59,7 @@ func (s *Server) Submit(ctx context.Context, req *apiv1.SubmitRequest) (*apiv1.S
 	if err != nil {
 		return nil, err
 	}
+	killpoint.Reach(killpoint.Submit)
 	reason, refused, err := s.decided(ctx, seq)
 	if refused {
 		// The state may say it with field and line, as it did before the request was written.

@@ -173,17 +173,22 @@ func interfaceOf(address string) string {
 // rank order, so that scripts which choose device LOCAL_RANK work; otherwise each rank sees its own, numbered from 0.
 func devices(e *env, n Node, p *weftv1.Placement, k, i int, torchrun bool) {
 	e.set("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-	var uuids []string
-	if !n.Simulated {
-		mine := p.GetDevices()[i*k : (i+1)*k]
-		if k == 1 && !torchrun {
-			mine = p.GetDevices()
+	uuids := func(ds []uint32) string {
+		var out []string
+		for _, d := range ds {
+			out = append(out, n.Devices[d].GetUuid())
 		}
-		for _, d := range mine {
-			uuids = append(uuids, n.Devices[d].GetUuid())
-		}
+		return strings.Join(out, ",")
 	}
-	e.set("CUDA_VISIBLE_DEVICES", strings.Join(uuids, ","))
+	mine := p.GetDevices()[i*k : (i+1)*k]
+	e.set("WEFT_DEVICES", uuids(mine)) // this rank's own, also where they are simulated
+	if k == 1 && !torchrun {
+		mine = p.GetDevices()
+	}
+	if n.Simulated {
+		mine = nil
+	}
+	e.set("CUDA_VISIBLE_DEVICES", uuids(mine))
 }
 
 // isTorchrun says whether a rank is itself a launcher, which numbers the workers that it starts.

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-fabric/weft/libs/killpoint"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 	"github.com/weft-fabric/weft/services/node-agent/internal/proc"
 	"github.com/weft-fabric/weft/services/node-agent/internal/shim"
@@ -63,6 +64,7 @@ func (c *Core) perform(a reconcile.Action, now time.Time) error {
 			c.runs[a.ID] = r
 		}
 		r.Said.Released = true
+		killpoint.Reach(killpoint.Release)
 		return c.d.Reports.say(now, func(m *weftv1.Report) {
 			m.SetAttemptReleased(weftv1.AttemptReleased_builder{Job: &a.Job, Attempt: &a.Attempt, Completed: &a.Completed}.Build())
 		})
@@ -134,10 +136,12 @@ func (c *Core) start(r *run) error {
 		_ = c.watch.add(r.ID, f, unixModify)
 	}
 	var err error
+	killpoint.Reach(killpoint.Launch)
 	if r.shim, err = c.d.Shims.Start(r.dir, r.launch); err != nil {
 		c.watch.remove(r.ID)
 		return errors.Join(err, g.Remove())
 	}
+	killpoint.Reach(killpoint.Launch)
 	r.Phase = reconcile.Starting
 	c.fillAt = time.Now().Add(fillAfter)
 	c.watchShim(r)

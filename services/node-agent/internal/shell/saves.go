@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/killpoint"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 	"github.com/weft-fabric/weft/services/node-agent/reconcile"
 )
@@ -135,6 +136,7 @@ func (s *Saves) publish(ctx context.Context, p *weftv1.PartRef, now time.Time) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
+	killpoint.Reach(killpoint.Save)
 	if _, err := s.out.Publish(ctx, bus.Message{Subject: bus.SubjectSave(s.node), Data: data}); err != nil {
 		return fmt.Errorf("saves: %w", err)
 	}

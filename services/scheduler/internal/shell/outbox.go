@@ -17,6 +17,7 @@ import (
 
 	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/cell"
+	"github.com/weft-fabric/weft/libs/killpoint"
 	"github.com/weft-fabric/weft/libs/ledger"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 	"github.com/weft-fabric/weft/services/scheduler/lifecycle"
@@ -147,6 +148,7 @@ func (a *Assigner) assign(ctx context.Context, s *cell.State, node string, seq u
 	if err != nil {
 		return false, err
 	}
+	killpoint.Reach(killpoint.Assign)
 	at, err := a.out.Put(ctx, w.at, bus.Message{Subject: bus.SubjectAssign(node), Data: data})
 	if err != nil {
 		delete(a.wrote, node) // look what stands there
@@ -295,6 +297,7 @@ func (a *Announcer) announce(ctx context.Context, seq uint64, c *weftv1.Commit, 
 		if ev.Job != "" {
 			m.Header[JobHeader] = ev.Job
 		}
+		killpoint.Reach(killpoint.Announce)
 		at, err := a.out.Append(ctx, a.last, m)
 		if err != nil {
 			return fmt.Errorf("event %d/%d: %w", seq, i, err)
