@@ -2,10 +2,10 @@ package plan
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/weft-fabric/weft/libs/cell"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
@@ -14,23 +14,26 @@ import (
 // Token says in one word why a job is where it is.
 type Token string
 
-// Tokens is the closed list, with its meaning for people; docs/glossary.md carries it.
-var Tokens = []struct {
+// Known is one token with its meaning for people.
+type Known struct {
 	Token   Token
 	Meaning string
-}{
+}
+
+// Tokens is the closed list; docs/glossary.md carries it.
+var Tokens = []Known{
 	{Running, "its ranks run"},
 	{Starting, "it has its place; not every rank runs yet"},
 	{Stopping, "its attempt is being ended"},
 	{Ended, "it has succeeded, failed or was cancelled"},
 	{Backoff, "it waits out the delay after a failure"},
-	{WaitingForPlan, "there is a place for it now; the next plan starts it"},
+	{WaitingForPlan, "there is a place for it now, or its turn has not come; the next plan tells"},
 	{WaitingForQuota, "its queue, or one above, is at its limit"},
 	{WaitingForGang, "some of its workers would fit now, but not the whole gang"},
 	{WaitingForCapacity, "not one of its workers fits now"},
 	{TopologyUnsatisfiable, "the gang would fit, but not within the topology level that it requires"},
 	{NoSuchModel, "no node has an accelerator of a model that it accepts"},
-	{NodesUnavailable, "the nodes that could take it are silent, lost, cordoned or held for another job"},
+	{NodesUnavailable, "the nodes that could take it are silent, lost, cordoned, spot, without working devices, or held for another job"},
 	{NeverFits, "it would not fit even into the empty cell"},
 }
 
@@ -58,39 +61,47 @@ func Explain(s *cell.State, seq uint64, now int64, pol Policy, id string) *weftv
 	if j == nil {
 		return nil
 	}
-	e := &explanation{s: s, j: j, now: now}
 	b := weftv1.Explanation_builder{Job: &j.ID, Phase: new(string(j.Phase)), BasedOn: &seq}
-	var token Token
-	var message, cure string
+	var r reason
 	switch {
-	case j.Phase.Ended():
-		token, message = Ended, fmt.Sprintf("The job %s.", j.Phase)
-		if why := cmp.Or(j.Reason, cell.Describe(j.Cause)); why != "" && j.Phase == cell.Failed {
-			message = fmt.Sprintf("The job failed: %s.", why)
+	case j.Phase == cell.Failed:
+		r = reason{token: Ended, message: "The job failed."}
+		if why := cmp.Or(j.Reason, cell.Describe(j.Cause)); why != "" {
+			r.message = fmt.Sprintf("The job failed: %s.", why)
 		}
+	case j.Phase == cell.Cancelled:
+		r = reason{token: Ended, message: "The job was cancelled."}
+	case j.Phase.Ended():
+		r = reason{token: Ended, message: "The job succeeded."}
 	case j.Phase == cell.Running:
-		token, message = Running, fmt.Sprintf("All %d ranks run.", j.Attempt.Size)
+		r = reason{token: Running, message: fmt.Sprintf("All %d ranks run.", j.Attempt.Size)}
 	case j.Phase == cell.Starting:
-		token, message = Starting, fmt.Sprintf("Attempt %d is placed; its ranks are being started.", j.Attempt.Number)
+		r = reason{token: Starting, message: fmt.Sprintf("Attempt %d is placed; its ranks are being started.", j.Attempt.Number)}
 	case j.Phase == cell.Stopping:
-		token, message = Stopping, fmt.Sprintf("Attempt %d is being ended: %s.", j.Attempt.Number, cell.Describe(j.Attempt.Cause))
+		r = reason{token: Stopping, message: fmt.Sprintf("Attempt %d is being ended: %s.", j.Attempt.Number, cell.Describe(j.Attempt.Cause))}
 		b.EtaNs = &j.Attempt.KillAt
 	case j.Phase == cell.Backoff:
-		token, message = Backoff, fmt.Sprintf("It failed (%s) and waits before its next attempt.", cell.Describe(j.Cause))
+		r = reason{token: Backoff, message: fmt.Sprintf("It failed (%s) and waits before its next attempt.", cell.Describe(j.Cause))}
 		b.EtaNs = &j.NotBefore
 	default:
 		b.Position = new(position(s, j))
-		token, message, cure = e.waiting(seq, pol)
-		b.Filters, b.Deficits = e.filters, e.deficits
-		if token == WaitingForCapacity || token == WaitingForGang || token == WaitingForQuota || token == TopologyUnsatisfiable {
-			b.Holders = e.holders(token == WaitingForQuota)
-		}
+		p := newPlanner(s, now)
+		p.run(pol.Tries)
+		e := explanation{planner: p, j: j}
+		r = e.waiting()
+		b.Filters, b.Deficits, b.Holders = e.filters, e.deficits, e.holders
 	}
-	b.Token, b.Message = new(string(token)), &message
-	if cure != "" {
-		b.Cure = &cure
+	b.Token, b.Message = new(string(r.token)), &r.message
+	if r.cure != "" {
+		b.Cure = &r.cure
 	}
 	return b.Build()
+}
+
+// reason is a token with a sentence for a person and, where there is one, what would help.
+type reason struct {
+	token         Token
+	message, cure string
 }
 
 // position counts from 1 within the job's own queue.
@@ -104,56 +115,66 @@ func position(s *cell.State, j *cell.Job) uint32 {
 	return n
 }
 
+// explanation looks at the state as the next plan leaves it: what others get before this job is not there for it.
 type explanation struct {
-	s        *cell.State
+	*planner
 	j        *cell.Job
-	now      int64
 	filters  []*weftv1.FilterCount
 	deficits []*weftv1.Deficit
+	holders  []*weftv1.Holder
 }
 
 // waiting explains a queued job: from what can never change by itself to what the next release may change.
-func (e *explanation) waiting(seq uint64, pol Policy) (Token, string, string) {
+func (e *explanation) waiting() reason {
 	spec := e.j.Spec
-	for _, st := range Plan(e.s, seq, e.now, pol).GetSteps() {
-		if st.GetStart().GetJob() == e.j.ID {
-			return WaitingForPlan, "There is a place for it now; it starts with the next plan.", ""
-		}
+	if slices.ContainsFunc(e.steps, func(st *weftv1.PlanStep) bool { return st.GetStart().GetJob() == e.j.ID }) {
+		return reason{WaitingForPlan, "There is a place for it now; it starts with the next plan.", ""}
 	}
-	p := newPlanner(e.s, e.now)
-	e.count(p)
-	if e.models(p) == 0 {
-		return NoSuchModel, fmt.Sprintf("No node has an accelerator of %v.", spec.GetModels()), "accept another model (spec.models; see `weft nodes`), or add such a node"
+	e.count()
+	if e.models() == 0 {
+		return reason{NoSuchModel, fmt.Sprintf("No node has an accelerator of %s.", strings.Join(spec.GetModels(), " or ")),
+			"accept another model (spec.models; see `weft nodes`), or add such a node"}
 	}
 	if never, largest := cell.NeverFits(e.s, spec); never {
-		return NeverFits, "It would not fit even into the empty cell: " + largest + ".", "ask for fewer or smaller workers, relax spec.topology.required, or add nodes"
+		return reason{NeverFits, "It would not fit even into the empty cell: " + largest + ".", "ask for fewer or smaller workers, relax spec.topology.required, or add nodes"}
 	}
 	if path, what, limit := cell.OverLimit(e.s, e.j.Queue(), cell.MinGang(spec)); path != "" {
-		return WaitingForQuota, fmt.Sprintf("Queue %s is limited to %s %s, and the jobs of it hold too much of that.", path, cell.Format(what, limit), what),
-			"wait for a job of that queue to end, submit to another queue, or raise the limit (`weft queues apply`)"
+		e.hold(path)
+		return reason{WaitingForQuota, fmt.Sprintf("Queue %s is limited to %s %s, and the jobs of it hold too much of that.", path, cell.Format(what, limit), what),
+			"wait for a job of that queue to end, submit to another queue, or raise the limit (`weft queues apply`)"}
 	}
-	var usable []*nodeView
-	for _, v := range p.nodes {
-		if cell.Usable(e.s, v.node, e.j.ID) == nil {
-			usable = append(usable, v)
-		}
-	}
-	if len(usable) == 0 {
-		return NodesUnavailable, "No node can be used now: all are silent, lost, cordoned or held for another job.", "see `weft nodes`"
+	able := e.able()
+	usable := slices.DeleteFunc(slices.Clone(able), func(v *nodeView) bool { return e.filter(e.j, v.node) != "" })
+	least := leastSizes(spec)
+	if len(usable) == 0 || fit(spec, least, split(spec, usable)) == nil && fit(spec, least, split(spec, able)) != nil {
+		return reason{NodesUnavailable, "The nodes that could take it cannot be used now: they are silent, lost, cordoned, spot, without working devices, or held for another job.",
+			"see `weft nodes`"}
 	}
 	e.lack(usable)
-	least := leastSizes(spec)
-	loose := fit(withoutTopology(spec), least, usable)
+	e.hold("")
+	parts := split(spec, usable)
 	switch {
-	case loose != nil && spec.GetTopology().GetRequired() != weftv1.TopologyLevel_TOPOLOGY_LEVEL_UNSPECIFIED:
-		return TopologyUnsatisfiable, fmt.Sprintf("The gang would fit now, but not within one %s.", cell.LevelName(spec.GetTopology().GetRequired())),
-			"wait, or make the level spec.topology.preferred"
-	case loose != nil:
-		return WaitingForPlan, "There is a place for it, after the jobs before it have theirs.", ""
-	case fit(withoutTopology(spec), oneWorker(spec), usable) != nil:
-		return WaitingForGang, fmt.Sprintf("Some of its %d workers would fit now, but a gang starts whole.", total(least)), "wait, or allow a smaller gang (spec.workers.min)"
+	case fit(spec, least, parts) != nil: // the tries ran out before its turn
+		return reason{WaitingForPlan, "So many jobs wait that its turn has not come yet.", ""}
+	case fit(withoutTopology(spec), least, parts) != nil:
+		return reason{TopologyUnsatisfiable, fmt.Sprintf("The gang would fit now, but not within one %s.", cell.LevelName(spec.GetTopology().GetRequired())),
+			"wait, or make the level spec.topology.preferred"}
+	case len(parts) > 0 && total(least) > 1:
+		return reason{WaitingForGang, fmt.Sprintf("Some of its %d workers would fit now, but a gang starts whole.", total(least)),
+			"wait, or allow a smaller gang (spec.workers.min)"}
 	}
-	return WaitingForCapacity, "Not one of its workers fits now.", "wait for a job to end, or add nodes"
+	return reason{WaitingForCapacity, "Not one of its workers fits now.", "wait for a job to end, or add nodes"}
+}
+
+// able are the nodes that could take a worker of the job if nothing else were there.
+func (e *explanation) able() (out []*nodeView) {
+	for _, v := range e.nodes {
+		empty := &nodeView{node: v.node, free: cell.Free(cell.NewState(), v.node)}
+		if len(split(e.j.Spec, []*nodeView{empty})) > 0 {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 func total(v []uint32) (n uint32) {
@@ -168,31 +189,16 @@ func leastSizes(spec *weftv1.JobSpec) []uint32 {
 	return all[len(all)-1]
 }
 
-// oneWorker is a single worker of the first group.
-func oneWorker(spec *weftv1.JobSpec) []uint32 {
-	v := make([]uint32, len(spec.GetGroups()))
-	v[0] = 1
-	return v
-}
-
 func withoutTopology(spec *weftv1.JobSpec) *weftv1.JobSpec {
 	return weftv1.JobSpec_builder{Groups: spec.GetGroups(), Models: spec.GetModels(), Mixed: new(spec.GetMixed())}.Build()
 }
 
-// count says how many nodes each filter rules out for one worker of the first group.
-func (e *explanation) count(p *planner) {
-	spec := e.j.Spec
+// count says how many nodes each filter rules out for one worker of the job.
+func (e *explanation) count() {
 	counts := map[string]uint32{}
-	for _, v := range p.nodes {
-		if err := cell.Usable(e.s, v.node, e.j.ID); err != nil {
-			var inf *cell.Infeasible
-			if errors.As(err, &inf) {
-				counts[inf.Filter]++
-			}
-			continue
-		}
-		if why := whyNot(spec, v); why != "" {
-			counts[why]++
+	for _, v := range e.nodes {
+		if f := cmp.Or(e.filter(e.j, v.node), whyNot(e.j.Spec, v)); f != "" {
+			counts[f]++
 		}
 	}
 	for _, f := range slices.Sorted(maps.Keys(counts)) {
@@ -200,14 +206,21 @@ func (e *explanation) count(p *planner) {
 	}
 }
 
-// whyNot is the first filter that keeps one worker of the first group off a node, or empty.
-func whyNot(spec *weftv1.JobSpec, v *nodeView) string {
-	g := spec.GetGroups()[0]
-	w := cell.PerWorker(g)
+// whyNot is the first filter that keeps every worker of the job off a node, or empty if one fits.
+func whyNot(spec *weftv1.JobSpec, v *nodeView) (why string) {
+	for _, g := range spec.GetGroups() {
+		if why = whyNotGroup(spec, g, v); why == "" {
+			return ""
+		}
+	}
+	return why
+}
+
+func whyNotGroup(spec *weftv1.JobSpec, g *weftv1.Group, v *nodeView) string {
 	if each, milli := cell.DevicesPerWorker(g); each > 0 {
 		right, free := 0, 0
-		for i, d := range v.node.Inventory.GetDevices() {
-			if len(spec.GetModels()) == 0 || slices.Contains(spec.GetModels(), d.GetModel()) {
+		for i, d := range v.devices() {
+			if accepts(spec, d) {
 				right++
 				if v.free.DeviceMilli[i] >= milli {
 					free++
@@ -222,9 +235,9 @@ func whyNot(spec *weftv1.JobSpec, v *nodeView) string {
 		}
 	}
 	switch {
-	case w.CPUMilli > v.free.CPUMilli:
+	case g.GetCpuMilli() > v.free.CPUMilli:
 		return cell.FilterCPU
-	case w.MemoryBytes > v.free.MemoryBytes:
+	case g.GetMemoryBytes() > v.free.MemoryBytes:
 		return cell.FilterMemory
 	case len(v.free.Ports) == 0:
 		return cell.FilterPorts
@@ -233,14 +246,14 @@ func whyNot(spec *weftv1.JobSpec, v *nodeView) string {
 }
 
 // models counts the devices of acceptable models in the whole cell; a job without devices accepts anything.
-func (e *explanation) models(p *planner) int {
-	if cell.MinGang(e.j.Spec).GPUMilli == 0 {
+func (e *explanation) models() int {
+	if !needsDevices(e.j.Spec) {
 		return 1
 	}
 	n := 0
-	for _, v := range p.nodes {
-		for _, d := range v.node.Inventory.GetDevices() {
-			if len(e.j.Spec.GetModels()) == 0 || slices.Contains(e.j.Spec.GetModels(), d.GetModel()) {
+	for _, v := range e.nodes {
+		for _, d := range v.devices() {
+			if accepts(e.j.Spec, d) {
 				n++
 			}
 		}
@@ -253,8 +266,8 @@ func (e *explanation) lack(usable []*nodeView) {
 	need := cell.MinGang(e.j.Spec)
 	var free cell.Amounts
 	for _, v := range usable {
-		for i, d := range v.node.Inventory.GetDevices() {
-			if len(e.j.Spec.GetModels()) == 0 || slices.Contains(e.j.Spec.GetModels(), d.GetModel()) {
+		for i, d := range v.devices() {
+			if accepts(e.j.Spec, d) {
 				free.GPUMilli += v.free.DeviceMilli[i]
 			}
 		}
@@ -271,30 +284,34 @@ func (e *explanation) lack(usable []*nodeView) {
 	}
 }
 
-// holders are the five jobs that hold most accelerators, of the whole cell or of the job's tenant alone.
-func (e *explanation) holders(tenantOnly bool) []*weftv1.Holder {
+// hold lists the five jobs that hold most accelerators in a queue and below it, or in the whole cell.
+func (e *explanation) hold(queue string) {
 	type held struct {
 		j *cell.Job
 		n int64
 	}
 	var all []held
 	for o := range e.s.ActiveJobs() {
+		if queue != "" && o.Queue() != queue && !strings.HasPrefix(o.Queue(), queue+"/") {
+			continue
+		}
 		var sum int64
 		for _, p := range o.Attempt.Placements {
-			sum += cell.PlacementAmounts(o.Spec, p).GPUMilli
+			if o.Attempt.Holds(p.GetNode()) {
+				sum += cell.PlacementAmounts(o.Spec, p).GPUMilli
+			}
 		}
-		if sum > 0 && (!tenantOnly || o.Tenant == e.j.Tenant) {
+		if sum > 0 {
 			all = append(all, held{o, sum})
 		}
 	}
 	slices.SortFunc(all, func(a, b held) int { return cmp.Or(-cmp.Compare(a.n, b.n), cmp.Compare(a.j.ID, b.j.ID)) })
-	var out []*weftv1.Holder
 	for _, h := range all[:min(5, len(all))] {
-		b := weftv1.Holder_builder{Queue: new(h.j.Queue()), GpuMilli: &h.n}
+		b := weftv1.Holder_builder{GpuMilli: &h.n}
+		b.Queue = new(h.j.Queue())
 		if h.j.Tenant == e.j.Tenant { // other tenants' jobs have no name here
 			b.Job = &h.j.ID
 		}
-		out = append(out, b.Build())
+		e.holders = append(e.holders, b.Build())
 	}
-	return out
 }

@@ -3,8 +3,10 @@ package plan
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
+	"errors"
 	"fmt"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-fabric/weft/libs/cell"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
@@ -14,98 +16,141 @@ import (
 // on the ledger sequence seq, which it only names.
 //
 // Jobs are taken in weighted dominant-resource order over the queue tree, each counted as soon as it has its place. A
-// whole gang is placed or nothing; shapes that found no place are skipped as a class until something starts; and one
-// blocked head never idles capacity that it can't use.
+// whole gang is placed or nothing; shapes that found no place are skipped as a class; and one blocked head never idles
+// capacity that it can't use.
 func Plan(s *cell.State, seq uint64, now int64, pol Policy) *weftv1.Plan {
 	p := newPlanner(s, now)
-	var steps []*weftv1.PlanStep
-	exhausted := false
-	tries := 0
-	for {
-		j := p.queues.next(p.s, p.whole)
-		if j == nil {
-			break
-		}
-		if tries == pol.Tries {
-			exhausted = true
-			break
-		}
-		p.queues.take(j)
-		class := shape(j.Spec)
-		if p.failed[class] {
-			continue
-		}
-		tries++
-		start := p.place(j)
-		if start == nil {
-			p.failed[class] = true
-			continue
-		}
-		p.start(j, start)
-		steps = append(steps, weftv1.PlanStep_builder{Start: start}.Build())
-	}
-	b := weftv1.Plan_builder{Id: new(planID(seq, steps)), BasedOn: &seq, Steps: steps}
-	if exhausted {
-		b.Exhausted = &exhausted
+	p.run(pol.Tries)
+	b := weftv1.Plan_builder{Id: new(planID(seq, p.steps)), BasedOn: &seq, Steps: p.steps}
+	if p.exhausted {
+		b.Exhausted = &p.exhausted
 	}
 	return b.Build()
 }
 
 // planner is one planning cycle over a state that it may change: an overlay.
 type planner struct {
-	s      *cell.State
-	now    int64
-	whole  cell.Amounts
-	queues *branch
-	nodes  []*nodeView
-	failed map[string]bool // shapes that found no place
+	s         *cell.State
+	now       int64
+	whole     cell.Amounts
+	nodes     []*nodeView    // by name
+	at        map[string]int // index in nodes
+	tries     int            // left
+	steps     []*weftv1.PlanStep
+	exhausted bool // the tries ran out before every job had its turn
 }
 
 func newPlanner(s *cell.State, now int64) *planner {
-	p := &planner{s: s.Overlay(), now: now, whole: Whole(s), queues: forest(s), failed: map[string]bool{}}
+	p := &planner{s: s.Overlay(), now: now, whole: Whole(s), at: map[string]int{}}
 	for n := range p.s.Nodes() {
+		p.at[n.Name] = len(p.nodes)
 		p.nodes = append(p.nodes, newNodeView(p.s, n))
 	}
 	return p
 }
 
-// start makes the place true in the planner's own state, so that what follows counts it.
-func (p *planner) start(j *cell.Job, start *weftv1.Start) {
-	size := uint32(0)
-	for _, pl := range start.GetPlacements() {
-		size += pl.GetCount()
-	}
-	cell.Evolve(p.s, weftv1.Fact_builder{JobPlaced: weftv1.JobPlaced_builder{
-		Job: &j.ID, Attempt: new(j.Attempts + 1), Placements: start.GetPlacements(), Size: &size,
-	}.Build()}.Build(), p.now)
-	touched := map[string]bool{}
-	for _, pl := range start.GetPlacements() {
-		touched[pl.GetNode()] = true
-	}
-	for i, v := range p.nodes {
-		if touched[v.node.Name] {
-			p.nodes[i] = newNodeView(p.s, v.node)
-		}
+// run goes through the waiting jobs until nothing more starts: a start may also make room, by ending a claim, and a plan
+// leaves nothing to the next one.
+func (p *planner) run(tries int) {
+	for p.tries = tries; p.pass(); {
 	}
 }
 
-// shape is equal for jobs that fit in the same places; limits and claims make it depend on the queue and a claim's job.
-func shape(spec *weftv1.JobSpec) string {
+// pass gives every waiting job its turn once, and says whether any started.
+func (p *planner) pass() (any bool) {
+	queues := forest(p.s)
+	failed := map[string]bool{} // shapes that found no place
+	for j := queues.next(p.s, p.whole); j != nil; j = queues.next(p.s, p.whole) {
+		queues.take(j)
+		class := p.shape(j)
+		if failed[class] {
+			continue
+		}
+		if p.tries == 0 {
+			p.exhausted = true
+			return false
+		}
+		p.tries--
+		start := p.place(j)
+		if start == nil {
+			failed[class] = true
+			continue
+		}
+		p.start(j, start)
+		p.steps = append(p.steps, weftv1.PlanStep_builder{Start: start}.Build())
+		any = true
+	}
+	return any
+}
+
+// filterSpot keeps jobs that do not say so off nodes that may be taken away at short notice.
+const filterSpot = "spot"
+
+// filter names what keeps a job off a node whatever is free there; empty if nothing does.
+func (p *planner) filter(j *cell.Job, n *cell.Node) string {
+	var no *cell.Infeasible
+	switch err := cell.Usable(p.s, n, j.ID); {
+	case errors.As(err, &no):
+		return no.Filter
+	case n.Inventory.GetSpot() && !j.Spec.GetSpot():
+		return filterSpot
+	}
+	return ""
+}
+
+// usable are the nodes that may take the job now, if they have room.
+func (p *planner) usable(j *cell.Job) []*nodeView {
+	var out []*nodeView
+	for _, v := range p.nodes {
+		if p.filter(j, v.node) == "" {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// start makes the place true in the planner's own state, ports included, so that what follows counts it.
+func (p *planner) start(j *cell.Job, start *weftv1.Start) {
+	size := uint32(0)
+	var ps []*weftv1.Placement
+	for _, pl := range start.GetPlacements() {
+		v := p.nodes[p.at[pl.GetNode()]]
+		inv := v.node.Inventory
+		need := cell.PortsFor(pl)
+		base, _ := v.free.FindPorts(cell.PortRange{Base: inv.GetPortBase(), Count: inv.GetPortCount()}, need, j.Attempts)
+		v.free.Ports = cell.WithoutPorts(v.free.Ports, base, need)
+		pl = proto.CloneOf(pl)
+		pl.SetPortBase(base)
+		pl.SetPortCount(need)
+		ps = append(ps, pl)
+		size += pl.GetCount()
+	}
+	cell.Evolve(p.s, weftv1.Fact_builder{JobPlaced: weftv1.JobPlaced_builder{
+		Job: &j.ID, Attempt: new(j.Attempts + 1), Placements: ps, Size: &size,
+	}.Build()}.Build(), p.now)
+	for _, pl := range ps {
+		i := p.at[pl.GetNode()]
+		p.nodes[i] = newNodeView(p.s, p.nodes[i].node)
+	}
+}
+
+// shape is equal for jobs that find a place or none together: same demands, same limits, same claims.
+func (p *planner) shape(j *cell.Job) string {
 	type group struct {
 		Min, Max uint32
 		GPU, CPU int64
 		Memory   int64
-		Mig      string
 	}
 	var gs []group
+	spec := j.Spec
 	for _, g := range spec.GetGroups() {
-		gs = append(gs, group{g.GetMin(), g.GetMax(), g.GetGpuMilli(), g.GetCpuMilli(), g.GetMemoryBytes(), g.GetMig()})
+		gs = append(gs, group{g.GetMin(), g.GetMax(), g.GetGpuMilli(), g.GetCpuMilli(), g.GetMemoryBytes()})
 	}
-	b, err := json.Marshal([]any{spec.GetQueue(), gs, spec.GetModels(), spec.GetMixed(), spec.GetTopology().GetRequired(), spec.GetSpot()})
-	if err != nil {
-		panic(fmt.Sprintf("plan: shape: %v", err)) // plain values only
+	claim := ""
+	if p.s.Claim(j.ID) != nil {
+		claim = j.ID
 	}
-	return string(b)
+	return fmt.Sprintf("%q %v %q %v %v %v %q", j.Queue(), gs, spec.GetModels(), spec.GetMixed(), spec.GetTopology().GetRequired(), spec.GetSpot(), claim)
 }
 
 // planID names a plan by what it says.

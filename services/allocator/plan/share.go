@@ -47,7 +47,8 @@ type branch struct {
 	path     string
 	set      *weftv1.QueueSet
 	jobs     []*cell.Job // own waiting jobs, in their order
-	children []*branch
+	children []*branch   // those with waiting jobs in or below them
+	below    []string    // all queues right below
 }
 
 // forest is the queue tree over the jobs that wait now.
@@ -66,12 +67,18 @@ func forest(s *cell.State) *branch {
 		at[path] = b
 		up := find(cell.Parent(path))
 		up.children = append(up.children, b)
+		up.below = append(up.below, path)
 		return b
 	}
 	for j := range s.WaitingJobs() {
 		if j.Phase == cell.Queued {
 			b := find(j.Queue())
 			b.jobs = append(b.jobs, j)
+		}
+	}
+	for q := range s.Queues() {
+		if up := at[cell.Parent(q.Path)]; up != nil && at[q.Path] == nil {
+			up.below = append(up.below, q.Path)
 		}
 	}
 	for _, b := range at {
@@ -101,25 +108,34 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// next is the job that this branch would start next: its own first one, or that of the child that is served least.
+// next is the job that this branch would start next: its own first one, or that of the child that is served least. Its
+// own jobs count as one more child, of weight 1 and without a quota.
 func (b *branch) next(s *cell.State, whole cell.Amounts) *cell.Job {
 	var best *cell.Job
 	var bestKey key
 	if len(b.jobs) > 0 {
 		best = b.jobs[0]
-		bestKey = keyOf(s, b, best, whole)
-		bestKey.path = "" // the queue's own jobs go before its children's at equal shares
+		bestKey = keyOf(b.ownUsage(s), nil, best, whole)
 	}
 	for _, c := range b.children {
 		j := c.next(s, whole)
 		if j == nil {
 			continue
 		}
-		if k := keyOf(s, c, j, whole); best == nil || k.less(bestKey) {
+		if k := keyOf(cell.QueueUsage(s, c.path), c.set, j, whole); best == nil || k.less(bestKey) {
 			best, bestKey = j, k
 		}
 	}
 	return best
+}
+
+// ownUsage is what the queue's own jobs hold, without those of the queues below.
+func (b *branch) ownUsage(s *cell.State) cell.Amounts {
+	used := cell.QueueUsage(s, b.path)
+	for _, path := range b.below {
+		used = used.Sub(cell.QueueUsage(s, path))
+	}
+	return used
 }
 
 // take removes a job from the branch, wherever it is below.
@@ -138,33 +154,30 @@ func (b *branch) take(j *cell.Job) bool {
 	return false
 }
 
-// key orders siblings: gangs that a fault threw out, then queues within their quota, then the least share for the weight
-// counted with the candidate, weight 0 last, ties by priority and name.
+// key orders siblings: gangs that a fault threw out, then queues within their quota, weight 0 last, then by the priority
+// of the queue, then the least share for the weight. Usage counts the candidate. Ties go by the order of the names.
 type key struct {
 	degraded bool
 	quota    bool
-	share    int64
 	weight   int64
 	priority int32
-	path     string
+	share    int64
 }
 
-func keyOf(s *cell.State, b *branch, j *cell.Job, whole cell.Amounts) key {
-	used := cell.QueueUsage(s, b.path).Add(cell.MinGang(j.Spec))
-	q := b.set.GetQuota()
+func keyOf(used cell.Amounts, set *weftv1.QueueSet, j *cell.Job, whole cell.Amounts) key {
+	used = used.Add(cell.MinGang(j.Spec))
 	return key{
 		degraded: j.Degraded,
-		quota:    q != nil && within(used, q),
+		quota:    within(used, set.GetQuota()),
+		weight:   weight(set),
+		priority: set.GetPriority(),
 		share:    Share(used, whole),
-		weight:   weight(b.set),
-		priority: b.set.GetPriority(),
-		path:     b.path,
 	}
 }
 
 // weight is 1 where the queue says nothing.
 func weight(set *weftv1.QueueSet) int64 {
-	if set == nil || !set.HasWeight() {
+	if !set.HasWeight() {
 		return 1
 	}
 	return set.GetWeight()
@@ -184,16 +197,13 @@ func (a key) less(b key) bool {
 		return a.degraded
 	case a.quota != b.quota:
 		return a.quota
-	case a.priority != b.priority:
-		return a.priority > b.priority
 	case (a.weight == 0) != (b.weight == 0):
 		return b.weight == 0
+	case a.priority != b.priority:
+		return a.priority > b.priority
 	}
 	// share/weight by cross multiplication: no division, no NaN.
 	ah, al := bits.Mul64(uint64(a.share), uint64(max(b.weight, 1)))
 	bh, bl := bits.Mul64(uint64(b.share), uint64(max(a.weight, 1)))
-	if c := cmp.Or(cmp.Compare(ah, bh), cmp.Compare(al, bl)); c != 0 {
-		return c < 0
-	}
-	return a.path < b.path
+	return cmp.Or(cmp.Compare(ah, bh), cmp.Compare(al, bl)) < 0
 }
