@@ -36,14 +36,8 @@ type Embedded struct {
 // acknowledged, except in streams that say otherwise. Passwords are generated once and kept in Dir, readable by its
 // owner only.
 func StartServer(c ServerConfig) (*Embedded, error) {
-	roles := []Role{RoleCoreInit, RoleNodesInit, RoleCore, RoleNodes, RoleDoor}
-	for _, n := range c.Nodes {
-		roles = append(roles, NodeRole(n))
-	}
-	for _, t := range c.Tenants {
-		roles = append(roles, TenantRole(t))
-	}
-	pw, err := passwords(filepath.Join(c.Dir, "bus-users.json"), roles)
+	roles := Users(c.Nodes, c.Tenants)
+	pw, err := Passwords(filepath.Join(c.Dir, UsersFile), roles)
 	if err != nil {
 		return nil, err
 	}
@@ -110,9 +104,24 @@ func (s *Embedded) Shutdown() {
 	s.srv.WaitForShutdown()
 }
 
-// passwords reads the file and adds what is missing for these roles. Only they are returned: a user that is no longer
+// UsersFile is the name of the file of users and passwords.
+const UsersFile = "bus-users.json"
+
+// Users are the users of a bus: those of services and of its preparation, and one for each node and tenant.
+func Users(nodes, tenants []string) []Role {
+	roles := []Role{RoleCoreInit, RoleNodesInit, RoleCore, RoleNodes, RoleDoor}
+	for _, n := range nodes {
+		roles = append(roles, NodeRole(n))
+	}
+	for _, t := range tenants {
+		roles = append(roles, TenantRole(t))
+	}
+	return roles
+}
+
+// Passwords reads the file and adds what is missing for these roles. Only they are returned: a user that is no longer
 // named cannot sign in.
-func passwords(path string, roles []Role) (map[Role]string, error) {
+func Passwords(path string, roles []Role) (map[Role]string, error) {
 	all := map[Role]string{}
 	b, err := os.ReadFile(path)
 	switch {

@@ -105,10 +105,13 @@ func (s *setting) String() string {
 	if s.field.Type == nil { // the flag package asks a zero value
 		return ""
 	}
-	if v := fmt.Sprint(s.field.Default); v != "[]" {
-		return v
+	v := fmt.Sprint(s.field.Default)
+	if s.field.Type == reflect.TypeFor[time.Duration]() {
+		if short, ok := strings.CutSuffix(v, "m0s"); ok { // 10m, not 10m0s
+			v = short + "m"
+		}
 	}
-	return ""
+	return strings.Trim(v, "[]")
 }
 
 // Set implements flag.Value; it refuses here what the settings would refuse later without knowing of flags.

@@ -203,7 +203,7 @@ func TestHelpTeaches(t *testing.T) {
 		t.Fatalf("exit %d, %s", code, errOut)
 	}
 	for _, want := range []string{
-		"weft-trial tries.", "--nats URL", "(default " + DefaultNATS + ")", "--credentials file", "--fence duration", "(default 10m0s)",
+		"weft-trial tries.", "--nats URL", "(default " + DefaultNATS + ")", "--credentials file", "--fence duration", "(default 10m)",
 		"--alone ", "--keep number", "--simulate profile", "weft-trial --fence 1m", "Exit codes",
 	} {
 		if !strings.Contains(out, want) {

@@ -18,7 +18,7 @@ func main() {
 		About: `weft-telemetry keeps the newest measurements of every node and serves them to Prometheus at /metrics.`,
 		Examples: `weft bus serve                             # a bus for this machine, in another terminal
 weft-telemetry                             # with that bus; curl http://127.0.0.1:7403/metrics
-weft-telemetry --metrics 0.0.0.0:7403 --remote`,
+weft-telemetry --nats nats://10.0.0.1:4222 --data /var/lib/weft --metrics 0.0.0.0:7403 --remote`,
 		Defaults: telemetry.DefaultConfig(),
 		Help: map[string]string{
 			"metrics": "address of /metrics; port 0 = any free one",

@@ -2,120 +2,215 @@ package cli
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/program"
 )
+
+// busOptions are the flags of the bus commands.
+type busOptions struct {
+	data, listen, nats, credentials string
+	replicas                        int
+	nodes, tenants                  []string
+}
 
 // busCmd prepares a bus for services that run apart.
 func busCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{Use: "bus", Short: "Prepare the bus for services that run as separate processes (operators)"}
+	cmd := &cobra.Command{
+		Use:   "bus",
+		Short: "Run or prepare the bus for services that run as separate processes (operators)",
+		Long: `Services that run as separate processes need a NATS server with the fabric's accounts and streams.
 
-	var url string
-	var replicas int
-	initCmd := &cobra.Command{
-		Use:   "init",
-		Short: "Create the fabric's streams on a NATS server; services only verify them",
-		Long: `Create or bring up to date every stream and bucket. Passwords come from the environment: WEFT_BUS_CORE_INIT_PASSWORD and
-WEFT_BUS_NODES_INIT_PASSWORD, for the users core-init and nodes-init that weft bus conf declares.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx := cmd.Context()
-			core, err := dialRole(ctx, url, bus.RoleCoreInit)
-			if err != nil {
-				return err
-			}
-			defer core.Close()
-			nodes, err := dialRole(ctx, url, bus.RoleNodesInit)
-			if err != nil {
-				return err
-			}
-			defer nodes.Close()
-			if err := bus.Apply(ctx, core, nodes, bus.ApplyOptions{Replicas: replicas}); err != nil {
-				return err
-			}
-			fmt.Fprintln(a.out, "streams are as this version declares them")
-			return nil
-		},
+On one machine:       weft bus serve
+On servers of yours:  weft bus conf, start nats-server with what it wrote, then weft bus init`,
 	}
-	initCmd.Flags().StringVar(&url, "nats", "nats://127.0.0.1:7402", "URL of the NATS server")
-	initCmd.Flags().IntVar(&replicas, "replicas", 1, "copies of each stream: 1 on a single server, 3 on a cluster")
+	var o busOptions
+	data := func(c *cobra.Command) {
+		c.Flags().StringVar(&o.data, "data", program.DefaultData, "data `directory`; users and passwords lie in bus/"+bus.UsersFile)
+	}
+	users := func(c *cobra.Command, nodes []string) {
+		c.Flags().StringSliceVar(&o.nodes, "node", nodes, "`name` of a node that may sign in (repeatable)")
+		c.Flags().StringSliceVar(&o.tenants, "tenant", nil, "`name` of a tenant whose pipelines may sign in (repeatable)")
+	}
 
-	var dir, listen string
-	var nodes []string
 	serve := &cobra.Command{
 		Use:   "serve",
-		Short: "Run a single bus server with the fabric's accounts and streams",
-		Long: `Run a NATS server with the three accounts, the streams, and generated passwords in DIR/bus/bus-users.json, for services
-that run apart on this machine (development, small sites). A cluster runs nats-server itself.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serveBus(cmd.Context(), a, dir, listen, nodes) },
+		Short: "Run a bus for this machine: one server with the fabric's accounts and streams",
+		Long: `Run one NATS server with the three accounts, the streams, and generated passwords in bus/bus-users.json of the data
+directory, for services that run apart on this machine. Users named with --node are added; those named no longer cannot
+sign in. Ctrl-C ends it; what it stored stays.`,
+		Example: "  weft bus serve\n  weft bus serve --data /var/lib/weft --listen 10.0.0.1:7402 --node gpu-0 --node gpu-1",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.serveBus(cmd.Context(), o) },
 	}
-	serve.Flags().StringVar(&dir, "data", ".weft/dev", "data directory")
-	serve.Flags().StringVar(&listen, "listen", "127.0.0.1:7402", "address")
-	serve.Flags().StringSliceVar(&nodes, "node", []string{"dev-0"}, "nodes that may sign in (repeatable)")
-	cmd.AddCommand(initCmd, serve)
+	data(serve)
+	users(serve, []string{"dev-0"})
+	serve.Flags().StringVar(&o.listen, "listen", "127.0.0.1:7402", "`address`")
+
+	conf := &cobra.Command{
+		Use:   "conf",
+		Short: "Write the accounts for a NATS server of your own, and the passwords of its users",
+		Long: `Write into bus/ of the data directory: accounts.conf to include in the configuration of nats-server, bus-users.json with
+the passwords of all users for the services, and node-NAME.json with a node's own for its agent. Passwords that exist
+are kept. The server must sync every message to disk:
+
+  listen: 10.0.0.1:4222
+  jetstream { store_dir: "/var/lib/nats", sync_interval: always }
+  include accounts.conf`,
+		Example: "  weft bus conf --data /etc/weft --node gpu-0 --node gpu-1",
+		Args:    cobra.NoArgs,
+		RunE:    func(*cobra.Command, []string) error { return a.busConf(o) },
+	}
+	data(conf)
+	users(conf, nil)
+
+	initCmd := &cobra.Command{
+		Use:   "init",
+		Short: "Create the fabric's streams on a NATS server, or bring them up to date; services only verify them",
+		Long: `Create or bring up to date every stream and bucket, as the users core-init and nodes-init of the file of users. It
+changes nothing that is as it should be.`,
+		Example: "  weft bus init --nats nats://10.0.0.1:4222 --data /etc/weft --replicas 3",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.initBus(cmd.Context(), o) },
+	}
+	data(initCmd)
+	initCmd.Flags().StringVar(&o.nats, "nats", program.DefaultNATS, "`URL` of the NATS server")
+	initCmd.Flags().StringVar(&o.credentials, "credentials", os.Getenv("WEFT_CREDENTIALS"), "`file` of users and passwords (default $WEFT_CREDENTIALS, then bus/"+bus.UsersFile+" in --data)")
+	initCmd.Flags().IntVar(&o.replicas, "replicas", 1, "copies of each stream: 1 on a single server, 3 on a cluster")
+
+	cmd.AddCommand(serve, conf, initCmd)
 	return cmd
 }
 
-// dialRole signs in as a role with the password that the environment gives.
-func dialRole(ctx context.Context, url string, role bus.Role) (*bus.Conn, error) {
-	env := "WEFT_BUS_" + strings.ToUpper(strings.ReplaceAll(string(role), "-", "_")) + "_PASSWORD"
-	pw := os.Getenv(env)
-	if pw == "" {
-		return nil, usagef("set %s to the password of the bus user %s", env, role)
-	}
-	c, err := bus.Dial(ctx, bus.Options{URL: url, User: string(role), Password: pw, Name: "weft bus init"})
+// serveBus runs until Ctrl-C or SIGTERM.
+func (a *app) serveBus(ctx context.Context, o busOptions) error {
+	host, port, err := splitPort(o.listen)
 	if err != nil {
-		return nil, &exitError{ExitUnavailable, fmt.Errorf("%w; is a NATS server with the fabric's accounts at %s? try: weft bus serve", err, url)}
+		return usagef("--listen %q is not host:port, such as 127.0.0.1:7402", o.listen)
 	}
-	return c, nil
-}
-
-func serveBus(ctx context.Context, a *app, dir, listen string, nodes []string) error {
-	host, port, err := splitPort(listen)
-	if err != nil {
-		return usagef("--listen %q is not host:port", listen)
-	}
-	dir, err = filepath.Abs(dir)
+	dir, err := busDir(o)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	srv, err := bus.StartServer(bus.ServerConfig{Dir: filepath.Join(dir, "bus"), Host: host, Port: port, Nodes: nodes})
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	srv, err := bus.StartServer(bus.ServerConfig{Dir: dir, Host: host, Port: port, Nodes: o.nodes, Tenants: o.tenants})
 	if err != nil {
 		return err
 	}
 	defer srv.Shutdown()
-	core, err := srv.Conn(ctx, bus.RoleCoreInit)
+	if err := apply(ctx, func(r bus.Role) (*bus.Conn, error) { return srv.Conn(ctx, r) }, 1); err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "bus at %s; passwords in %s\n", srv.URL(), filepath.Join(dir, bus.UsersFile))
+	<-ctx.Done()
+	return nil
+}
+
+func (a *app) busConf(o busOptions) error {
+	dir, err := busDir(o)
+	if err != nil {
+		return err
+	}
+	for _, n := range append(append([]string{}, o.nodes...), o.tenants...) {
+		if err := bus.CheckToken(n); err != nil {
+			return usagef("%v; choose a name such as gpu-0", err)
+		}
+	}
+	roles := bus.Users(o.nodes, o.tenants)
+	pw, err := bus.Passwords(filepath.Join(dir, bus.UsersFile), roles)
+	if err != nil {
+		return err
+	}
+	text, err := bus.AccountsConf(roles, func(r bus.Role) string { return pw[r] })
+	if err != nil {
+		return err
+	}
+	if err := a.secret(filepath.Join(dir, "accounts.conf"), []byte(text)); err != nil {
+		return err
+	}
+	for _, n := range o.nodes {
+		r := bus.NodeRole(n)
+		b, err := json.MarshalIndent(map[bus.Role]string{r: pw[r]}, "", "  ")
+		if err != nil {
+			return err
+		}
+		if err := a.secret(filepath.Join(dir, "node-"+n+".json"), append(b, '\n')); err != nil {
+			return err
+		}
+	}
+	fmt.Fprintf(a.out, "include %s in the configuration of nats-server, start it, then: weft bus init --nats URL --data %s\n", filepath.Join(dir, "accounts.conf"), o.data)
+	return nil
+}
+
+// secret writes a file that only its owner reads.
+func (a *app) secret(file string, b []byte) error {
+	if err := os.WriteFile(file+".tmp", b, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(file+".tmp", file); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.out, "wrote "+file)
+	return nil
+}
+
+// initBus makes the streams of a server that somebody else runs.
+func (a *app) initBus(ctx context.Context, o busOptions) error {
+	if o.credentials == "" {
+		o.credentials = program.CredentialsIn(o.data)
+	}
+	passwords, err := program.ReadCredentials(o.credentials)
+	if err != nil {
+		return &exitError{ExitUsage, err}
+	}
+	at := program.Options{NATS: o.nats, Credentials: o.credentials}
+	err = apply(ctx, func(r bus.Role) (*bus.Conn, error) {
+		c, err := program.DialAs(ctx, "weft bus init", at, passwords, r)
+		if err != nil {
+			return nil, &exitError{ExitUnavailable, err}
+		}
+		return c, nil
+	}, o.replicas)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(a.out, "streams are as this version declares them")
+	return nil
+}
+
+// apply makes the streams of both accounts.
+func apply(ctx context.Context, dial func(bus.Role) (*bus.Conn, error), replicas int) error {
+	core, err := dial(bus.RoleCoreInit)
 	if err != nil {
 		return err
 	}
 	defer core.Close()
-	agents, err := srv.Conn(ctx, bus.RoleNodesInit)
+	nodes, err := dial(bus.RoleNodesInit)
 	if err != nil {
 		return err
 	}
-	defer agents.Close()
-	if err := bus.Apply(ctx, core, agents, bus.ApplyOptions{Replicas: 1}); err != nil {
-		return err
+	defer nodes.Close()
+	return bus.Apply(ctx, core, nodes, bus.ApplyOptions{Replicas: replicas})
+}
+
+// busDir is where the bus keeps its own; made if absent.
+func busDir(o busOptions) (string, error) {
+	data, err := filepath.Abs(o.data)
+	if err != nil {
+		return "", err
 	}
-	fmt.Fprintf(a.out, "bus at %s; passwords in %s\n", srv.URL(), filepath.Join(dir, "bus", "bus-users.json"))
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	<-ctx.Done()
-	if errors.Is(context.Cause(ctx), context.Canceled) {
-		return nil
+	dir := filepath.Join(data, "bus")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("data directory: %w; choose another with --data", err)
 	}
-	return ctx.Err()
+	return dir, nil
 }
