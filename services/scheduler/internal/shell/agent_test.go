@@ -22,7 +22,7 @@ type fakeAgent struct {
 	idle     bool // starts nothing
 	pending  bus.Pending
 	sent     time.Time
-	contact  time.Time // when the last answered beat was sent
+	contact  time.Time // when the last answered beat was sent, by a leader that knew the node
 	unknown  int       // answers that say so
 	started  map[string]bool
 	released map[string]bool
@@ -83,7 +83,8 @@ func (a *fakeAgent) hear() {
 		return
 	}
 	if b.GetUnknown() {
-		a.unknown++
+		a.unknown++ // it holds nothing any more that an answer could keep alive
+		return
 	}
 	a.contact = a.sent
 }

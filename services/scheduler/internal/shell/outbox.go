@@ -328,9 +328,14 @@ func (a *Announcer) position(ctx context.Context, now time.Time) error {
 		return fmt.Errorf("its last message says %q for %s; only a scheduler may write there", m.Header[PositionHeader], PositionHeader)
 	}
 	a.seq, a.skip = n, i+1
-	if n > a.proj.Position().Seq {
-		// The ledger has lost its end, and somebody adopted what is left: what follows the election is new.
+	if n <= a.proj.Position().Seq {
+		return nil
+	}
+	// This replica is behind, or the ledger has lost its end and somebody adopted what is left: then what follows the
+	// election is new.
+	tail, err := a.history.Tail(ctx)
+	if err == nil && n > tail.Last {
 		a.seq, a.skip = a.elected.Load(), 0
 	}
-	return nil
+	return err
 }

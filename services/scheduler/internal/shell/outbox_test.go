@@ -99,6 +99,19 @@ func TestANewLeaderWritesWhatIsMissingAndNothingElse(t *testing.T) {
 	p.checkAssignments()
 }
 
+func TestAWriteOfSomebodyElseIsLookedAt(t *testing.T) {
+	r, p, id := running(t)
+	r.publish(bus.StreamAssignments, bus.SubjectAssign("n1"), []byte("garbage"))
+	r.request("cancel", weftv1.Request_builder{Cancel: weftv1.CancelJob_builder{Job: &id}.Build()})
+	p.step(p.decider)
+	p.step(p.assigner)
+	if len(p.failures) != 1 || !errors.Is(p.failures[0], bus.ErrPosition) {
+		t.Fatalf("failures: %v", p.failures)
+	}
+	p.step(p.assigner)
+	p.checkAssignments()
+}
+
 func TestAStaleLeaderNeverWritesALowerAssignment(t *testing.T) {
 	r, old, id := running(t)
 	// Cut off from the ledger, the old one believes that it leads, and something touched n1.
@@ -278,9 +291,14 @@ func TestEventsGoOnAfterTheLedgerLostItsEnd(t *testing.T) {
 
 func TestTheLedgerMayBePurgedBelowTheEvents(t *testing.T) {
 	r, p, _ := running(t)
-	r.log.Trim(p.proj.Position().Seq)
+	for i := range 3 { // the announcer is behind
+		r.submit(i + 3)
+		p.step(p.decider)
+	}
 	r.submit(2)
-	p.pass(time.Second)
+	p.step(p.decider)
+	r.log.Trim(p.proj.Position().Seq)
+	p.step(p.announcer)
 	if n := len(p.failures); n > 0 {
 		t.Fatal(p.failures)
 	}

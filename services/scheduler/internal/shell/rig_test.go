@@ -40,6 +40,7 @@ type rig struct {
 	planner func(s *cell.State) []*weftv1.PlanStep
 	plans   bus.Server
 	asked   int
+	policy  lifecycle.Policy
 	agents  map[string]*fakeAgent
 }
 
@@ -59,7 +60,7 @@ type replica struct {
 }
 
 func newRig(t fataler) *rig {
-	r := &rig{t: t, now: time.Unix(1_800_000_000, 0), bus: membus.New(), log: memledger.New(), agents: map[string]*fakeAgent{}}
+	r := &rig{t: t, now: time.Unix(1_800_000_000, 0), bus: membus.New(), log: memledger.New(), agents: map[string]*fakeAgent{}, policy: lifecycle.DefaultPolicy()}
 	r.bus.SetClock(func() time.Time { return r.now })
 	r.planner = r.firstFit
 	var err error
@@ -78,7 +79,7 @@ func (r *rig) replica(name string) *replica {
 	p.writer.NewID = func(time.Time) string { commits++; return fmt.Sprintf("%s-%d", name, commits) }
 	var err error
 	p.decider, err = NewDecider(Options{
-		Proj: p.proj, Writer: p.writer, Ledger: p.ledger, Log: log, Policy: lifecycle.DefaultPolicy(),
+		Proj: p.proj, Writer: p.writer, Ledger: p.ledger, Log: log, Policy: r.policy,
 		Requests: r.bus.Inbox(bus.StreamRequests, ""), Reports: r.bus.Inbox(bus.StreamReports, ""),
 		Checkpoints: r.bus.Inbox(bus.StreamCheckpoints, ""), Core: r.bus.Caller(), Nodes: r.bus.Caller(),
 	})
