@@ -59,4 +59,7 @@ func (s *Service) Name() string { return Name }
 func (s *Service) Shells() []run.Shell { return []run.Shell{s.shell} }
 
 // Run implements run.Service.
-func (s *Service) Run(ctx context.Context) error { return run.Loop(ctx, nil, s.shell) }
+func (s *Service) Run(ctx context.Context) error {
+	defer s.shell.Close() // or the bus goes on to bring questions here
+	return run.Loop(ctx, nil, s.shell)
+}

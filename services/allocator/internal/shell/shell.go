@@ -1,5 +1,5 @@
 // Package shell answers questions about plans from a projection of the ledger. It owns waiting for the position that a
-// question names; the answers come from package plan.
+// question names; the answers come from package plan. It never steps the projection.
 package shell
 
 import (
@@ -16,8 +16,10 @@ import (
 	"github.com/weft-fabric/weft/services/allocator/plan"
 )
 
-// patience is how long a question waits for the ledger record that it names.
-const patience = 200 * time.Millisecond
+const (
+	patience = 200 * time.Millisecond // how long a question waits for the ledger record that it names
+	batch    = 16                     // questions taken in one step
+)
 
 // Answerer serves weft.rpc.allocator.plan and .explain. It is a run.Shell.
 type Answerer struct {
@@ -29,7 +31,7 @@ type Answerer struct {
 	waiting []question
 }
 
-// question is a plan asked for at a position that is not reached yet.
+// question is a plan asked for at a position that may not be reached yet.
 type question struct {
 	req   bus.Request
 	at    uint64
@@ -57,29 +59,47 @@ func (a *Answerer) Wakes() []<-chan struct{} {
 
 // Step implements run.Shell.
 func (a *Answerer) Step(_ context.Context, now time.Time) (bool, time.Time, error) {
-	did := false
-	for _, r := range a.plans.Next(16) {
-		did = true
+	took := a.take(now)
+	var s *cell.State
+	var seq uint64
+	a.proj.View(func(live *cell.State, at ledger.Position) { s, seq = live.Overlay(), at.Seq })
+	answered, next := a.answer(s, seq, now)
+	// One explanation a step: each costs as much as a plan, and plans must not wait for a row of them.
+	asks := a.asks.Next(1)
+	for _, r := range asks {
+		a.explain(r, s, seq, now)
+	}
+	return took || answered || len(asks) > 0, next, nil
+}
+
+// take moves questions from the bus to those that wait.
+func (a *Answerer) take(now time.Time) bool {
+	reqs := a.plans.Next(batch)
+	for _, r := range reqs {
 		var q weftv1.PlanRequest
 		if err := proto.Unmarshal(r.Data, &q); err != nil {
-			r.Respond(nil, &bus.Refusal{Code: bus.CodeInvalid, Message: "not a plan request"})
+			refuse(r, bus.CodeInvalid, "not a plan request")
 			continue
 		}
 		a.waiting = append(a.waiting, question{r, q.GetAt(), now.Add(patience)})
 	}
-	var s *cell.State
-	var seq uint64
-	a.proj.View(func(live *cell.State, at ledger.Position) { s, seq = live.Overlay(), at.Seq })
-	var next time.Time
+	return len(reqs) > 0
+}
+
+// answer serves the questions whose record was read, all with one plan, and refuses those that waited too long, whatever
+// was read meanwhile: who asked asks again. next is when the next one has waited long enough.
+func (a *Answerer) answer(s *cell.State, seq uint64, now time.Time) (did bool, next time.Time) {
+	var p *weftv1.Plan
 	keep := a.waiting[:0]
 	for _, q := range a.waiting {
 		switch {
-		case q.at <= seq:
-			respond(q.req, plan.Plan(s, seq, now.UnixNano(), a.policy))
-			did = true
 		case !now.Before(q.until):
-			q.req.Respond(nil, &bus.Refusal{Code: bus.CodeBehind, Message: fmt.Sprintf("read up to ledger record %d, asked for %d", seq, q.at)})
-			did = true
+			refuse(q.req, bus.CodeBehind, fmt.Sprintf("ledger record %d was not read in %v; the allocator is at %d", q.at, patience, seq))
+		case q.at <= seq:
+			if p == nil {
+				p = plan.Plan(s, seq, now.UnixNano(), a.policy)
+			}
+			respond(q.req, p)
 		default:
 			keep = append(keep, q)
 			if next.IsZero() || q.until.Before(next) {
@@ -87,32 +107,50 @@ func (a *Answerer) Step(_ context.Context, now time.Time) (bool, time.Time, erro
 			}
 		}
 	}
+	did = len(keep) < len(a.waiting)
+	clear(a.waiting[len(keep):])
 	a.waiting = keep
-	for _, r := range a.asks.Next(16) {
-		did = true
-		a.explain(r, s, seq, now)
-	}
-	return did, next, nil
+	return did, next
 }
 
 func (a *Answerer) explain(r bus.Request, s *cell.State, seq uint64, now time.Time) {
 	var q weftv1.ExplainRequest
 	if err := proto.Unmarshal(r.Data, &q); err != nil {
-		r.Respond(nil, &bus.Refusal{Code: bus.CodeInvalid, Message: "not an explain request"})
+		refuse(r, bus.CodeInvalid, "not an explain request")
 		return
 	}
 	e := plan.Explain(s, seq, now.UnixNano(), a.policy, q.GetJob())
 	if e == nil {
-		r.Respond(nil, &bus.Refusal{Code: bus.CodeNotFound, Message: fmt.Sprintf("no job %s; list jobs with `weft ps`", q.GetJob())})
+		refuse(r, bus.CodeNotFound, fmt.Sprintf("no job %s; list jobs with `weft ps`", q.GetJob()))
 		return
 	}
 	respond(r, e)
 }
 
+// Close leaves the questions to other replicas, and tells those who wait here. No step may follow.
+func (a *Answerer) Close() {
+	for _, q := range a.waiting {
+		refuse(q.req, bus.CodeUnavailable, "this allocator is stopping")
+	}
+	a.waiting = nil
+	for _, srv := range []bus.Server{a.plans, a.asks} {
+		for reqs := srv.Next(batch); len(reqs) > 0; reqs = srv.Next(batch) {
+			for _, r := range reqs {
+				refuse(r, bus.CodeUnavailable, "this allocator is stopping")
+			}
+		}
+		srv.Close()
+	}
+}
+
+func refuse(r bus.Request, code, message string) {
+	r.Respond(nil, &bus.Refusal{Code: code, Message: message})
+}
+
 func respond(r bus.Request, m proto.Message) {
 	b, err := proto.Marshal(m)
 	if err != nil {
-		r.Respond(nil, &bus.Refusal{Code: bus.CodeUnavailable, Message: err.Error()})
+		refuse(r, bus.CodeUnavailable, err.Error())
 		return
 	}
 	r.Respond(b, nil)
