@@ -151,7 +151,7 @@ func verifyFile(ctx context.Context, d *dir, want file, into *weftv1.SavedFile, 
 	}
 	into.SetCrc64Nvme(crc.Sum64())
 	into.SetBlake3(hex.EncodeToString(b3.Sum(nil)))
-	return structure(f, want.Name, size)
+	return structure(ctx, f, want.Name, size)
 }
 
 // readerOnly keeps CopyBuffer at its buffer, and stops between reads when ctx ends.
