@@ -21,7 +21,7 @@ demo: setup-demo build
 	@bin/weft demo
 
 ## check: everything CI checks: generated code, lint, fences, builds, tests with -race, end to end, smoke benchmarks
-check: setup generate-clean lint fence modules-check test-race e2e bench-smoke
+check: setup setup-demo generate-clean lint fence modules-check test-race e2e bench-smoke
 	@echo "check: all passed"
 
 ## setup: install what building and testing need (Debian/Ubuntu: gcc by apt; pinned tools into .bin)
@@ -94,6 +94,10 @@ e2e: setup-demo build
 	go test -timeout 15m -count=1 ./services/weft/e2e/...
 	bin/weft demo
 
+## chaos-one: kill the control plane 30 times at its worst instants while gangs come and go; nothing lost, doubled or restarted
+chaos-one: setup-demo
+	go test -timeout 30m -count=1 ./services/weft/e2e -run TestChaosOne -chaos.kills 30 -v
+
 ## bench-latency: submit to first rank running, against three raw synced publishes and one re-exec
 bench-latency: build
 	@bin/weft bench latency
@@ -115,4 +119,4 @@ dev:
 clean:
 	rm -rf bin
 
-.PHONY: help demo check setup setup-demo build services generate generate-clean fmt lint fence modules modules-check test test-race e2e bench-latency bench-smoke fuzz dev clean
+.PHONY: help demo check setup setup-demo build services generate generate-clean fmt lint fence modules modules-check test test-race e2e chaos-one bench-latency bench-smoke fuzz dev clean

@@ -26,7 +26,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	binary = filepath.Join(dir, "weft")
-	if out, err := exec.Command("go", "build", "-o", binary, "../cmd/weft").CombinedOutput(); err != nil {
+	// The tag lets a test name the instant of a crash; without that the binary is the one that users have.
+	if out, err := exec.Command("go", "build", "-tags", "chaos", "-o", binary, "../cmd/weft").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 		os.Exit(1)
 	}
@@ -50,9 +51,17 @@ type fabric struct {
 
 func newFabric(t *testing.T, args ...string) *fabric {
 	t.Helper()
-	f := &fabric{t: t, dir: t.TempDir(), args: args}
-	f.log = filepath.Join(f.dir, "fabric.log")
+	f := idleFabric(t, args...)
 	f.up()
+	return f
+}
+
+// idleFabric is one that is not started yet.
+func idleFabric(t *testing.T, args ...string) *fabric {
+	t.Helper()
+	f := &fabric{t: t, dir: t.TempDir(), args: args, done: make(chan struct{})}
+	close(f.done)
+	f.log = filepath.Join(f.dir, "fabric.log")
 	t.Cleanup(func() {
 		if f.running() {
 			f.interrupt()
@@ -70,10 +79,25 @@ func newFabric(t *testing.T, args ...string) *fabric {
 
 func (f *fabric) data() string { return filepath.Join(f.dir, "data") }
 
+func (f *fabric) contextFile() string { return filepath.Join(f.data(), "context.json") }
+
+// up starts the fabric and waits until it is ready.
 func (f *fabric) up() {
 	f.t.Helper()
-	ctxFile := filepath.Join(f.data(), "context.json")
-	_ = os.Remove(ctxFile)
+	f.start()
+	f.eventually("the fabric is ready", func() error {
+		if !f.running() {
+			b, _ := os.ReadFile(f.log)
+			f.t.Fatalf("weft up ended:\n%s", b)
+		}
+		_, err := os.Stat(f.contextFile())
+		return err
+	})
+}
+
+func (f *fabric) start(env ...string) {
+	f.t.Helper()
+	_ = os.Remove(f.contextFile())
 	log, err := os.OpenFile(f.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		f.t.Fatal(err)
@@ -81,6 +105,7 @@ func (f *fabric) up() {
 	defer func() { _ = log.Close() }()
 	args := append([]string{"up", "-v", "--data", f.data(), "--simulate", "2", "--grpc", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--nats", "127.0.0.1:0"}, f.args...)
 	f.proc = exec.Command(binary, args...)
+	f.proc.Env = append(os.Environ(), env...)
 	f.proc.Stdout, f.proc.Stderr = log, log
 	// A group of its own, so that only the fabric gets the signals, as from a terminal's job control.
 	f.proc.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -91,16 +116,6 @@ func (f *fabric) up() {
 	f.done = done
 	proc := f.proc
 	go func() { _ = proc.Wait(); close(done) }()
-	f.eventually("the fabric is ready", func() error {
-		select {
-		case <-done:
-			b, _ := os.ReadFile(f.log)
-			f.t.Fatalf("weft up ended:\n%s", b)
-		default:
-		}
-		_, err := os.Stat(ctxFile)
-		return err
-	})
 }
 
 func (f *fabric) running() bool {
@@ -145,7 +160,7 @@ func (f *fabric) weft(stdin string, args ...string) result {
 func (f *fabric) weftEnv(env []string, stdin string, args ...string) result {
 	f.t.Helper()
 	cmd := exec.Command(binary, args...)
-	cmd.Env = append(append(os.Environ(), "WEFT_CONTEXT="+filepath.Join(f.data(), "context.json")), env...)
+	cmd.Env = append(append(os.Environ(), "WEFT_CONTEXT="+f.contextFile()), env...)
 	cmd.Stdin = strings.NewReader(stdin)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut

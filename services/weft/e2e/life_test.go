@@ -41,9 +41,9 @@ func TestExitCodesTellProgramsWhatHappened(t *testing.T) {
 	}{
 		{"an unknown command", 2, "unknown command", []string{"fly"}},
 		{"an unknown flag", 2, "unknown flag", []string{"ps", "--fly"}},
-		{"a missing argument", 2, "accepts 1 arg", []string{"get"}},
+		{"a missing argument", 2, "the job is missing", []string{"get"}},
 		{"a missing file", 2, "no such file", []string{"submit", "nowhere.yaml"}},
-		{"a wrong output format", 2, "table, json or yaml", []string{"ps", "-o", "xml"}},
+		{"a wrong output format", 2, "table, json or", []string{"ps", "-o", "xml"}},
 		{"an unknown job", 3, "weft ps", []string{"get", "01jzzzzzzzzzzzzzzzzzzzzzzz"}},
 		{"cancelling an unknown job", 3, "weft ps", []string{"cancel", "01jzzzzzzzzzzzzzzzzzzzzzzz"}},
 		{"explaining an unknown job", 3, "", []string{"explain", "01jzzzzzzzzzzzzzzzzzzzzzzz"}},
