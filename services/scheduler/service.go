@@ -2,9 +2,11 @@ package scheduler
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/weft-fabric/weft/libs/bus"
@@ -26,13 +28,13 @@ type Config struct {
 	Fence  time.Duration `koanf:"fence"`  // silent for this long it is lost; 0 = never by itself
 	// Alone: no other replica can exist, so lead at once.
 	Alone   bool   `koanf:"alone"`
-	Replica string `koanf:"replica"` // name of this replica, for people
+	Replica string `koanf:"replica"` // unique name of this process; empty = made up
 }
 
 // DefaultConfig is what a cell runs with unless told otherwise.
 func DefaultConfig() Config {
 	p := lifecycle.DefaultPolicy()
-	return Config{Silent: p.Silent, Fence: p.Fence, Replica: Name}
+	return Config{Silent: p.Silent, Fence: p.Fence}
 }
 
 // Validate names the first setting that is wrong, and its cure.
@@ -42,8 +44,6 @@ func (c Config) Validate() error {
 		return fmt.Errorf("scheduler: silent %v is too short: a machine is not silent because one beat was late; use 15s", c.Silent)
 	case c.Fence < 0:
 		return errors.New("scheduler: fence is negative; write 0 for no fence, or a duration such as 10m")
-	case c.Replica == "":
-		return errors.New("scheduler: replica is empty; name this replica")
 	}
 	return nil
 }
@@ -108,6 +108,9 @@ func New(cfg Config, d Deps) (*Service, error) {
 	}
 	if d.Logger == nil {
 		d.Logger = slog.Default()
+	}
+	if cfg.Replica == "" { // two of one name would take each other's beats for their own
+		cfg.Replica = Name + "-" + strings.ToLower(rand.Text())
 	}
 	log := d.Logger.With("service", Name)
 	policy := lifecycle.DefaultPolicy()

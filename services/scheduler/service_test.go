@@ -327,6 +327,20 @@ func TestAStoppedSchedulerHearsNoMoreBeats(t *testing.T) {
 	})
 }
 
+func TestTwoReplicasWithoutANameAreTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		nameless := func(c *Config, _ *Deps) { c.Replica = "" }
+		a, b := w.start("", nameless), w.start("", nameless)
+		defer a.stop()
+		defer b.stop()
+		pass(5 * time.Minute)
+		if who, term := a.leader(); term > 2 || !strings.HasPrefix(who, Name+"-") {
+			t.Fatalf("%s leads term %d after five minutes of peace", who, term)
+		}
+	})
+}
+
 func TestConfigNamesWhatIsWrong(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Fatal(err)
@@ -334,7 +348,6 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"silent 500ms": func(c *Config) { c.Silent = 500 * time.Millisecond },
 		"fence":        func(c *Config) { c.Fence = -1 },
-		"replica":      func(c *Config) { c.Replica = "" },
 	} {
 		c := DefaultConfig()
 		change(&c)

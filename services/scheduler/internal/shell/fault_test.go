@@ -151,7 +151,6 @@ type faulty struct {
 	replicas  []*replica
 	submitted []string
 	rejected  int
-	done      map[string]bool
 }
 
 var faultyActions = []string{

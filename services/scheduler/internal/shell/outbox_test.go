@@ -74,7 +74,7 @@ func TestTouchedNodesAreWrittenOnceTheBusIsBack(t *testing.T) {
 }
 
 func TestANewLeaderWritesWhatIsMissingAndNothingElse(t *testing.T) {
-	r, p, _ := running(t)
+	r, _, _ := running(t)
 	last := func() uint64 {
 		_, seq, _, err := r.bus.Outbox(bus.StreamAssignments).Last(context.Background())
 		if err != nil {
@@ -90,13 +90,13 @@ func TestANewLeaderWritesWhatIsMissingAndNothingElse(t *testing.T) {
 	}
 	b.checkAssignments()
 	r.bus.Recreate(bus.StreamAssignments) // it opts out of fsync
-	p = r.leader("c")
-	p.settle()
-	p.checkAssignments()
+	c := r.leader("c")
+	c.settle()
+	c.checkAssignments()
 	r.publish(bus.StreamAssignments, bus.SubjectAssign("n1"), []byte("garbage"))
-	p = r.leader("d")
-	p.settle()
-	p.checkAssignments()
+	d := r.leader("d")
+	d.settle()
+	d.checkAssignments()
 }
 
 func TestAWriteOfSomebodyElseIsLookedAt(t *testing.T) {
@@ -245,13 +245,13 @@ func TestVoidRecordsAreNotAnnounced(t *testing.T) {
 }
 
 func TestExpiredEventsAreNotToldAgain(t *testing.T) {
-	r, p, _ := running(t)
+	r, _, _ := running(t)
 	r.now = r.now.Add(31 * 24 * time.Hour)
 	n := uint64(len(r.messages(bus.StreamEvents)))
 	if err := r.bus.Inbox(bus.StreamEvents, "").Trim(context.Background(), n); err != nil {
 		t.Fatal(err)
 	}
-	p = r.leader("b")
+	p := r.leader("b")
 	r.submit(2)
 	p.pass(time.Second)
 	for _, m := range r.messages(bus.StreamEvents) {
@@ -314,5 +314,16 @@ func TestAStrangerInEventsIsNamed(t *testing.T) {
 	b.step(b.announcer)
 	if len(b.failures) != 1 {
 		t.Fatalf("failures: %v", b.failures)
+	}
+}
+
+// The election's own commit wakes everybody; whoever then finds no leader sleeps until the next commit.
+func TestWhoeverTheElectionWakesFindsALeader(t *testing.T) {
+	p := newRig(t).replica("a")
+	leads := false
+	p.proj.OnCommit(func(ledger.Position, *weftv1.Commit) { leads = p.writer.Leading() })
+	p.lead()
+	if !leads {
+		t.Fatal("woken before it leads")
 	}
 }
