@@ -8,7 +8,8 @@ import (
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
-// tickBatch bounds what one Tick does, so that its commit stays small; the next deadline is then still due.
+// tickBatch bounds what one Tick does, in deadlines and in facts, so that its commit stays small: a thousand nodes may be
+// lost at one instant. The next deadline is then still due.
 const tickBatch = 1000
 
 // tick does what is due.
@@ -21,6 +22,9 @@ func (d *decision) tick() {
 		due = append(due, x)
 	}
 	for _, x := range due {
+		if len(d.facts) >= tickBatch {
+			break
+		}
 		switch x.Kind {
 		case cell.DueJob:
 			d.jobDue(x.Name)

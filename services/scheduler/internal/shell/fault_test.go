@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weft-fabric/weft/libs/cell"
+	"github.com/weft-fabric/weft/libs/ledger"
 	"github.com/weft-fabric/weft/libs/ledger/faultledger"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
@@ -327,4 +328,37 @@ func (w *faulty) heal() {
 	}
 	p.checkEvents()
 	p.checkAssignments()
+}
+
+// slow is a ledger whose disk takes its time.
+type slow struct {
+	ledger.Log
+	rig  *rig
+	took time.Duration
+}
+
+func (s *slow) Append(ctx context.Context, expected uint64, id string, data []byte) (uint64, error) {
+	s.rig.now = s.rig.now.Add(s.took)
+	return s.Log.Append(ctx, expected, id, data)
+}
+
+func TestASlowLedgerIsNotTheSilenceOfNodes(t *testing.T) {
+	r := newRig(t)
+	p := r.replica("a")
+	p.ledger.Log = &slow{Log: r.log, rig: r, took: 20 * time.Second}
+	p.lead()
+	r.queue("demo")
+	r.agent("n1")
+	p.settle()
+	for i := range 3 {
+		id := r.submit(i)
+		p.pass(3 * time.Second)
+		if j := p.job(id); j.Phase != cell.Running {
+			t.Fatalf("%s is %s", id, j.Phase)
+		}
+	}
+	if got := r.kinds("node_silent", "node_lost"); got != "" {
+		t.Fatal(got)
+	}
+	p.checkEvents()
 }
