@@ -1,21 +1,84 @@
 #!/usr/bin/env bash
-# Runs `weft up`, and builds and starts it anew whenever a source file changes. SIGKILL leaves ranks running: the new
-# process adopts them, as after any crash.
+# Development: the bus and every service as a process of its own on a simulated 8-GPU node, each built and started anew
+# when its sources change. With Tilt installed, Tilt does it (WEFT_DEV=plain: not). Ranks run on when a service goes,
+# and at the end: they are adopted at the next start.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-stamp() { find proto/gen libs services -name '*.go' -newer bin/.dev -print -quit; }
-mkdir -p bin
+if [ "${WEFT_DEV:-}" != plain ] && command -v tilt >/dev/null; then
+	exec tilt up "$@"
+fi
+
+data=.weft/dev
+build=$data/build # what was built last
+run=$data/run     # what runs: replacing a binary under a running process confuses its /proc/self/exe
+mkdir -p $build $run $data/saves
+export WEFT_CONTEXT=$PWD/$data/context.json
+services=(weft-scheduler weft-allocator weft-checkpoint weft-telemetry weft-agent weft-gateway)
+declare -A args=(
+	[bus]="bus serve --data $data"
+	[weft-checkpoint]="--data $data --saves-dir $data/saves"
+	[weft-agent]="--data $data --node dev-0 --simulate a100-80gx8 --saves-shared"
+)
+declare -A pids=()
+
+start() { # start NAME BINARY: its output is prefixed with its name
+	cp "$build/$2" "$run/$2.new" && mv "$run/$2.new" "$run/$2"
+	# shellcheck disable=SC2086
+	"$run/$2" ${args[$1]:---data $data} > >(sed -u "s/^/${1#weft-} | /") 2>&1 &
+	pids[$1]=$!
+}
+alive() { [ -n "${pids[$1]:-}" ] && kill -0 "${pids[$1]}" 2>/dev/null; }
+stop() {
+	alive "$1" && kill -TERM "${pids[$1]}" && wait "${pids[$1]}" || true
+	unset "pids[$1]"
+}
+finish() {
+	trap - EXIT INT TERM
+	for s in weft-gateway weft-agent weft-telemetry weft-checkpoint weft-allocator weft-scheduler bus; do stop $s; done
+	echo "dev: ended; ranks that run are adopted at the next start"
+}
+trap finish EXIT
+trap 'exit 0' INT TERM
+nap() { sleep "$1" & wait $!; } # a signal ends it at once
+
+touch $data/before
+changed() { find proto/gen libs services \( -name '*.go' -o -name '*.py' -o -name go.mod \) ! -name '*_test.go' -newer $data/stamp -print -quit; }
+packages=(./services/weft/cmd/...)
+for s in scheduler allocator checkpoint telemetry node-agent gateway; do packages+=("./services/$s/cmd/..."); done
+
 while :; do
-	touch bin/.dev
-	if make -s build; then
-		bin/weft up "$@" &
-		pid=$!
-		trap 'kill -INT $pid 2>/dev/null; wait $pid; exit 0' INT TERM
-		while kill -0 $pid 2>/dev/null && [ -z "$(stamp)" ]; do sleep 1; done
-		kill -KILL $pid 2>/dev/null || true
-		wait $pid 2>/dev/null || true
-	else
-		while [ -z "$(stamp)" ]; do sleep 1; done
+	[ -e $data/stamp ] && touch -r $data/stamp $data/before
+	touch $data/stamp
+	if go build -o $build/ "${packages[@]}"; then
+		if alive bus && [ -n "$(find libs/bus -name '*.go' -newer $data/before -print -quit)" ]; then
+			stop bus # its streams may be declared anew
+		fi
+		if ! alive bus; then
+			start bus weft
+			until $build/weft bus init --data $data >/dev/null 2>&1 || ! alive bus; do nap 0.1; done # it listens before its streams are made
+		fi
+		for s in "${services[@]}"; do
+			if ! alive "$s" || ! cmp -s "$build/$s" "$run/$s"; then
+				stop "$s"
+				start "$s" "$s"
+			fi
+		done
+		if [ ! -e $data/queues ]; then
+			echo 'queues: [{name: default}, {name: demo}, {name: demo/vision}]' >$data/queues.yaml
+			until [ -n "$(changed)" ] || $build/weft queues apply $data/queues.yaml >/dev/null 2>&1; do nap 0.5; done
+			touch $data/queues
+		fi
+		echo "dev: up; in another terminal: export WEFT_CONTEXT=$WEFT_CONTEXT; $build/weft run -- echo hello"
 	fi
-	echo "dev: change seen, building"
+	told=" "
+	while [ -z "$(changed)" ]; do
+		for s in bus "${services[@]}"; do
+			if [ -n "${pids[$s]:-}" ] && ! alive "$s" && [[ $told != *" $s "* ]]; then
+				echo "dev: $s ended by itself; it is started again at the next change"
+				told+="$s "
+			fi
+		done
+		nap 1
+	done
+	echo "dev: $(changed) changed, building"
 done

@@ -32,15 +32,15 @@ func busCmd(a *app) *cobra.Command {
 On one machine:       weft bus serve
 On servers of yours:  weft bus conf, start nats-server with what it wrote, then weft bus init`,
 	}
-	var o busOptions
-	data := func(c *cobra.Command) {
+	data := func(c *cobra.Command, o *busOptions) {
 		c.Flags().StringVar(&o.data, "data", program.DefaultData, "data `directory`; users and passwords lie in bus/"+bus.UsersFile)
 	}
-	users := func(c *cobra.Command, nodes []string) {
+	users := func(c *cobra.Command, o *busOptions, nodes []string) {
 		c.Flags().StringSliceVar(&o.nodes, "node", nodes, "`name` of a node that may sign in (repeatable)")
 		c.Flags().StringSliceVar(&o.tenants, "tenant", nil, "`name` of a tenant whose pipelines may sign in (repeatable)")
 	}
 
+	var forServe, forConf, forInit busOptions // apart, since each flag writes its default into them
 	serve := &cobra.Command{
 		Use:   "serve",
 		Short: "Run a bus for this machine: one server with the fabric's accounts and streams",
@@ -49,11 +49,11 @@ directory, for services that run apart on this machine. Users named with --node 
 sign in. Ctrl-C ends it; what it stored stays.`,
 		Example: "  weft bus serve\n  weft bus serve --data /var/lib/weft --listen 10.0.0.1:7402 --node gpu-0 --node gpu-1",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.serveBus(cmd.Context(), o) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.serveBus(cmd.Context(), forServe) },
 	}
-	data(serve)
-	users(serve, []string{"dev-0"})
-	serve.Flags().StringVar(&o.listen, "listen", "127.0.0.1:7402", "`address`")
+	data(serve, &forServe)
+	users(serve, &forServe, []string{"dev-0"})
+	serve.Flags().StringVar(&forServe.listen, "listen", "127.0.0.1:7402", "`address`")
 
 	conf := &cobra.Command{
 		Use:   "conf",
@@ -67,10 +67,10 @@ are kept. The server must sync every message to disk:
   include accounts.conf`,
 		Example: "  weft bus conf --data /etc/weft --node gpu-0 --node gpu-1",
 		Args:    cobra.NoArgs,
-		RunE:    func(*cobra.Command, []string) error { return a.busConf(o) },
+		RunE:    func(*cobra.Command, []string) error { return a.busConf(forConf) },
 	}
-	data(conf)
-	users(conf, nil)
+	data(conf, &forConf)
+	users(conf, &forConf, nil)
 
 	initCmd := &cobra.Command{
 		Use:   "init",
@@ -79,12 +79,12 @@ are kept. The server must sync every message to disk:
 changes nothing that is as it should be.`,
 		Example: "  weft bus init --nats nats://10.0.0.1:4222 --data /etc/weft --replicas 3",
 		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.initBus(cmd.Context(), o) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.initBus(cmd.Context(), forInit) },
 	}
-	data(initCmd)
-	initCmd.Flags().StringVar(&o.nats, "nats", program.DefaultNATS, "`URL` of the NATS server")
-	initCmd.Flags().StringVar(&o.credentials, "credentials", os.Getenv("WEFT_CREDENTIALS"), "`file` of users and passwords (default $WEFT_CREDENTIALS, then bus/"+bus.UsersFile+" in --data)")
-	initCmd.Flags().IntVar(&o.replicas, "replicas", 1, "copies of each stream: 1 on a single server, 3 on a cluster")
+	data(initCmd, &forInit)
+	initCmd.Flags().StringVar(&forInit.nats, "nats", program.DefaultNATS, "`URL` of the NATS server")
+	initCmd.Flags().StringVar(&forInit.credentials, "credentials", os.Getenv("WEFT_CREDENTIALS"), "`file` of users and passwords (default $WEFT_CREDENTIALS, then bus/"+bus.UsersFile+" in --data)")
+	initCmd.Flags().IntVar(&forInit.replicas, "replicas", 1, "copies of each stream: 1 on a single server, 3 on a cluster")
 
 	cmd.AddCommand(serve, conf, initCmd)
 	return cmd

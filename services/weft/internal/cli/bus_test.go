@@ -99,14 +99,18 @@ func TestBusServeEndsInOrder(t *testing.T) {
 	defer cancel()
 	said := &signalWriter{first: make(chan struct{})}
 	a := &app{out: said, errOut: said}
-	ended := make(chan int, 1)
+	ended, data := make(chan int, 1), t.TempDir()
 	go func() {
-		ended <- a.run(ctx, []string{"bus", "serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0"})
+		ended <- a.run(ctx, []string{"bus", "serve", "--data", data, "--listen", "127.0.0.1:0"})
 	}()
 	select {
 	case <-said.first:
 	case code := <-ended:
 		t.Fatalf("ended with %d", code)
+	}
+	// Without --node there is one that a first agent can be.
+	if users, err := program.ReadCredentials(program.CredentialsIn(data)); err != nil || users[bus.NodeRole("dev-0")] == "" {
+		t.Errorf("the file of users holds %d, without dev-0: %v", len(users), err)
 	}
 	cancel()
 	if code := <-ended; code != ExitOK {
