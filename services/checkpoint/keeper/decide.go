@@ -32,8 +32,8 @@ func Report(ix *Index, node string, p *weftv1.PartRef, now int64) ([]*weftv1.Che
 			return nil, refused("part %s: file %s was not verified", p.GetPath(), f.GetName())
 		}
 	}
-	if j := ix.Job(p.GetJob()); j != nil && j.Tenant != "" && j.Tenant != p.GetTenant() {
-		return nil, refused("job %s belongs to tenant %s, the part says %s", j.ID, j.Tenant, p.GetTenant())
+	if ix.foreign(p.GetJob(), p.GetTenant()) {
+		return nil, refused("job %s belongs to tenant %s, the part says %s", p.GetJob(), ix.Job(p.GetJob()).Tenant, p.GetTenant())
 	}
 	s := ix.Save(p.GetJob(), p.GetSave())
 	rank := p.GetRanks()[0]

@@ -11,9 +11,9 @@ import (
 )
 
 // FoldVersion changes whenever the same commits would give another index or other bytes.
-const FoldVersion = 1
+const FoldVersion = 2
 
-// Unknown: a fact of a kind that this version does not know and may not pass over.
+// Unknown is a fact of a kind that this version does not know and may not pass over.
 type Unknown struct{ Kind string }
 
 func (e *Unknown) Error() string { return fmt.Sprintf("keeper: unknown kind of fact %q", e.Kind) }

@@ -148,6 +148,9 @@ func Evolve(ix *Index, f *weftv1.CheckpointFact) {
 		ix.partVerified(f.GetPartVerified())
 	case weftv1.CheckpointFact_SaveCommitted_case:
 		e := f.GetSaveCommitted()
+		if ix.foreign(e.GetJob(), e.GetTenant()) {
+			return
+		}
 		if j, s := ix.mutable(e.GetJob(), e.GetSave().GetSave()); s != nil && s.State == Partial {
 			j.Tenant = cmp.Or(j.Tenant, e.GetTenant())
 			s.State, s.committed, s.Bytes, s.TimeNS = Committed, true, e.GetBytes(), e.GetTimeNs()
@@ -168,7 +171,7 @@ func Evolve(ix *Index, f *weftv1.CheckpointFact) {
 
 func (ix *Index) partVerified(e *weftv1.PartVerified) {
 	p := e.GetPart()
-	if saveid.Check(p) != nil {
+	if saveid.Check(p) != nil || ix.foreign(p.GetJob(), p.GetTenant()) {
 		return
 	}
 	j, s := ix.mutable(p.GetJob(), p.GetSave())
@@ -182,6 +185,12 @@ func (ix *Index) partVerified(e *weftv1.PartVerified) {
 	if slices.Equal(s.Declared, p.GetDeclared()) {
 		s.Parts[p.GetRanks()[0]] = e
 	}
+}
+
+// foreign says whether a job is known to be another tenant's. A job has one tenant, in whatever order its saves are folded.
+func (ix *Index) foreign(job, tenant string) bool {
+	j := ix.Job(job)
+	return j != nil && j.Tenant != "" && j.Tenant != tenant
 }
 
 // maxTombstones bounds what is remembered of one job's deleted saves. The oldest are forgotten first: a report of one of
