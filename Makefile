@@ -37,7 +37,7 @@ $(BIN)/.tools: libs/tools/go.mod libs/tools/go.sum
 	@GOWORK=off GOBIN=$(BIN) go -C libs/tools install tool
 	@touch $@
 
-## build: build bin/weft and the services' binaries
+## build: build bin/weft, which is all of Weft in one binary
 build: bin/weft
 bin/weft: $(shell find proto/gen libs services -name '*.go' -o -name '*.py' -o -name go.mod) deploy/examples/digits/train.py
 	@mkdir -p bin
@@ -111,7 +111,7 @@ FUZZTIME ?= 60s
 fuzz:
 	@libs/tools/fuzz.sh $(FUZZTIME)
 
-## dev: run the fabric and rebuild and restart it when a source file changes
+## dev: every service as a process of its own, each rebuilt and restarted when its sources change (by Tilt if installed)
 dev:
 	@libs/tools/dev.sh
 

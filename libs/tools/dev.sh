@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Development: the bus and every service as a process of its own on a simulated 8-GPU node, each built and started anew
-# when its sources change. With Tilt installed, Tilt does it (WEFT_DEV=plain: not). Ranks run on when a service goes,
+# Development: the bus and every service as a process of its own on two simulated 8-GPU nodes, each built and started
+# anew when its sources change. With Tilt installed, Tilt does it (WEFT_DEV=plain: not). Ranks run on when a service goes,
 # and at the end: they are adopted at the next start.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -13,18 +13,20 @@ build=$data/build # what was built last
 run=$data/run     # what runs: replacing a binary under a running process confuses its /proc/self/exe
 mkdir -p $build $run $data/saves
 export WEFT_CONTEXT=$PWD/$data/context.json
-services=(weft-scheduler weft-allocator weft-checkpoint weft-telemetry weft-agent weft-gateway)
+services=(weft-scheduler weft-allocator weft-checkpoint weft-telemetry dev-0 dev-1 weft-gateway)
 declare -A args=(
-	[bus]="bus serve --data $data"
+	[bus]="bus serve --data $data --node dev-0 --node dev-1"
 	[weft-checkpoint]="--data $data --saves-dir $data/saves"
-	[weft-agent]="--data $data --node dev-0 --simulate a100-80gx8 --saves-shared"
+	[dev-0]="--data $data --node dev-0 --simulate a100-80gx8 --saves-shared --port-base 21000 --port-count 500"
+	[dev-1]="--data $data --node dev-1 --simulate a100-80gx8 --saves-shared --port-base 21500 --port-count 500"
 )
 declare -A pids=()
 
-start() { # start NAME BINARY: its output is prefixed with its name
-	cp "$build/$2" "$run/$2.new" && mv "$run/$2.new" "$run/$2"
+binary() { case $1 in bus) echo weft ;; dev-*) echo weft-agent ;; *) echo "$1" ;; esac }
+start() { # its output is prefixed with its name
+	cp "$build/$(binary "$1")" "$run/$1.new" && mv "$run/$1.new" "$run/$1"
 	# shellcheck disable=SC2086
-	"$run/$2" ${args[$1]:---data $data} > >(sed -u "s/^/${1#weft-} | /") 2>&1 &
+	"$run/$1" ${args[$1]:---data $data} > >(sed -u "s/^/${1#weft-} | /") 2>&1 &
 	pids[$1]=$!
 }
 alive() { [ -n "${pids[$1]:-}" ] && kill -0 "${pids[$1]}" 2>/dev/null; }
@@ -34,7 +36,7 @@ stop() {
 }
 finish() {
 	trap - EXIT INT TERM
-	for s in weft-gateway weft-agent weft-telemetry weft-checkpoint weft-allocator weft-scheduler bus; do stop $s; done
+	for s in weft-gateway dev-1 dev-0 weft-telemetry weft-checkpoint weft-allocator weft-scheduler bus; do stop $s; done
 	echo "dev: ended; ranks that run are adopted at the next start"
 }
 trap finish EXIT
@@ -54,13 +56,13 @@ while :; do
 			stop bus # its streams may be declared anew
 		fi
 		if ! alive bus; then
-			start bus weft
+			start bus
 			until $build/weft bus init --data $data >/dev/null 2>&1 || ! alive bus; do nap 0.1; done # it listens before its streams are made
 		fi
 		for s in "${services[@]}"; do
-			if ! alive "$s" || ! cmp -s "$build/$s" "$run/$s"; then
+			if ! alive "$s" || ! cmp -s "$build/$(binary "$s")" "$run/$s"; then
 				stop "$s"
-				start "$s" "$s"
+				start "$s"
 			fi
 		done
 		if [ ! -e $data/queues ]; then
