@@ -41,8 +41,9 @@ func TestService(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		if r := ask(); !errors.Is(r.Err, bus.ErrNoAnswer) {
-			t.Fatalf("after the stop: %v", r.Err)
+		start := time.Now()
+		if r := ask(); !errors.Is(r.Err, bus.ErrNoAnswer) || time.Since(start) != 0 {
+			t.Fatalf("after the stop: %v in %v, as if it still took questions", r.Err, time.Since(start))
 		}
 	})
 }

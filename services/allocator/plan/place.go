@@ -86,7 +86,7 @@ func fit(spec *weftv1.JobSpec, size []uint32, parts []member) []*weftv1.Placemen
 	return nil
 }
 
-// member is a node, with those of its devices that may serve the gang, all of one model; none if it needs none.
+// member is a node, with those of its free devices that may serve the gang, all of one model; none if it needs none.
 type member struct {
 	view    *nodeView
 	model   string
@@ -114,7 +114,7 @@ func split(spec *weftv1.JobSpec, nodes []*nodeView) []member {
 		first := len(out)
 		var found []member
 		for i, d := range v.devices() {
-			if !accepts(spec, d) {
+			if v.free.DeviceMilli[i] == 0 || !accepts(spec, d) {
 				continue
 			}
 			model := d.GetModel()
@@ -124,7 +124,7 @@ func split(spec *weftv1.JobSpec, nodes []*nodeView) []member {
 			k := slices.IndexFunc(found, func(m member) bool { return m.model == model })
 			if k < 0 {
 				k = len(found)
-				found = append(found, member{view: v, model: model})
+				found = append(found, member{view: v, model: model, devices: make([]int, 0, len(v.devices()))})
 			}
 			found[k].devices = append(found[k].devices, i)
 		}

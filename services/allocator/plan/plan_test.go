@@ -65,15 +65,14 @@ func TestPlan(t *testing.T) {
 			}.Build()})
 			w.submit("a", one(gang(1, 1)))
 		}, "a n1:[0]"},
-		{"a part of a card goes onto the fullest", func(w *world) {
-			w.node("n0", machine{cards: 3, cliques: 3})
-			half := gang(1, 1)
-			half.SetGpuMilli(600)
-			rest := gang(1, 1)
-			rest.SetGpuMilli(400)
-			w.submit("a", one(half))
-			w.submit("b", one(rest))
-		}, "a n0:[0]\nb n0:[0]"},
+		{"a part of a card goes onto the fullest that holds it", func(w *world) {
+			w.node("n0", machine{cards: 3, cliques: 1})
+			for i, milli := range []int64{600, 700, 300, 400} {
+				g := gang(1, 1)
+				g.SetGpuMilli(milli)
+				w.submit(string(rune('a'+i)), one(g))
+			}
+		}, "a n0:[0]\nb n0:[1]\nc n0:[1]\nd n0:[0]"},
 		{"a rack before a block before the cell", func(w *world) {
 			for i, m := range []machine{{rack: "r0", block: "b0"}, {rack: "r1", block: "b0"}, {rack: "r2", block: "b1"}, {rack: "r2", block: "b1"}} {
 				m.cards = 2
@@ -131,6 +130,17 @@ func TestPlan(t *testing.T) {
 			w.submit("a", one(gang(3, 1)))
 			w.submit("b", one(gang(2, 1)))
 		}, "a n0:[0 1 2]"},
+		{"no place whose ports the scheduler could not give out in the order of the ranks", func(w *world) {
+			w.node("n0", machine{cards: 8, ports: 7})
+			w.submit("gone", one(gang(2, 1)))
+			w.submit("held", one(gang(1, 1)))
+			if err := w.apply(w.plan()); err != nil {
+				panic(err)
+			}
+			w.end("gone") // three ports in a row, then two of the held one, then two in a row
+			w.submit("a", one(gang(1, 1), gang(3, 2)))
+			w.submit("b", one(gang(1, 1), gang(2, 2)))
+		}, "b n0:[5] n0:[0 1 3 4]"},
 		{"priority, then age", func(w *world) {
 			w.node("n0", machine{cards: 3})
 			w.submit("a", spec{groups: []*weftv1.Group{gang(1, 1)}})

@@ -204,6 +204,7 @@ func TestPlanRequestIsAnswered(t *testing.T) {
 		seq := f.job("a")
 		f.wantPlan(f.askPlan(seq), seq, "a")
 		seq = f.job("b")
+		synctest.Wait()
 		f.wantPlan(f.askPlan(1), seq, "a", "b") // an older position is no reason for an older plan
 	})
 }
