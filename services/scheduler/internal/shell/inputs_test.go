@@ -79,9 +79,13 @@ func TestAnAllocatorThatIsBehindOrAwayIsAskedAgain(t *testing.T) {
 		t.Errorf("being behind is no news: %s", p.logged)
 	}
 	next(200*time.Millisecond).Respond(nil, &bus.Refusal{Code: bus.CodeUnavailable, Message: "no"})
-	next(2*time.Second).Respond([]byte{0xff}, nil) // unreadable
-	next(2 * time.Second)                          // no answer at all
-	q := next(planTimeout + 2*time.Second)
+	q := next(2 * time.Second)
+	if n := strings.Count(p.logged.String(), "no plan"); n != 1 {
+		t.Errorf("%d lines of an allocator that cannot plan", n)
+	}
+	q.Respond([]byte{0xff}, nil) // unreadable
+	next(2 * time.Second)        // no answer at all
+	q = next(planTimeout + 2*time.Second)
 	if n := strings.Count(p.logged.String(), "no plan"); n != 2 { // the third one is not told
 		t.Errorf("%d lines:\n%s", n, p.logged)
 	}
