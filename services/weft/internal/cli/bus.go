@@ -60,11 +60,11 @@ sign in. Ctrl-C ends it; what it stored stays.`,
 		Short: "Write the accounts for a NATS server of your own, and the passwords of its users",
 		Long: `Write into bus/ of the data directory: accounts.conf to include in the configuration of nats-server, bus-users.json with
 the passwords of all users for the services, and node-NAME.json with a node's own for its agent. Passwords that exist
-are kept. The server must sync every message to disk:
+are kept. The server must sync every message to disk; include counts from the directory of the configuration:
 
   listen: 10.0.0.1:4222
   jetstream { store_dir: "/var/lib/nats", sync_interval: always }
-  include accounts.conf`,
+  include bus/accounts.conf`,
 		Example: "  weft bus conf --data /etc/weft --node gpu-0 --node gpu-1",
 		Args:    cobra.NoArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.busConf(forConf) },
