@@ -36,7 +36,7 @@ type State struct {
 	// Derived from the above, for readers that must not scan 100k jobs; never encoded.
 	waiting tree[struct{}] // queue, id: queued or in backoff
 	active  tree[struct{}] // id
-	names   tree[string]   // queue, name → id of the live job
+	names   tree[struct{}] // queue, name, id of live jobs
 	holds   tree[struct{}] // node, id: the attempt holds something there
 	due     tree[struct{}] // time, kind, name: when Tick has something to do
 	endings tree[struct{}] // time, id of ended jobs
@@ -133,9 +133,10 @@ func (s *State) waitingUnder(prefix string) iter.Seq[*Job] {
 	}
 }
 
-// JobByName is the live job of that name in a queue, or nil.
+// JobByName is the live job of that name in a queue, or nil. Submitting lets no second one in; if a ledger has two all
+// the same, it is the one with the lowest id, for every reader.
 func (s *State) JobByName(queue, name string) *Job {
-	if id, ok := s.names.get(queue + "\x00" + name); ok {
+	for id := range s.names.prefixed(queue + "\x00" + name + "\x00") {
 		return s.Job(id)
 	}
 	return nil

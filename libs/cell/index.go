@@ -67,17 +67,7 @@ func (s *State) reindex(old, now *Job) {
 	swap(s, &s.active, activeKey(old), activeKey(now), struct{}{})
 	swap(s, &s.due, dueKey(old), dueKey(now), struct{}{})
 	swap(s, &s.endings, endingKey(old), endingKey(now), struct{}{})
-	was, is := nameKey(old), nameKey(now)
-	if was != is {
-		if was != "" {
-			if id, _ := s.names.get(was); id == old.ID {
-				s.names.del(s.edit, was)
-			}
-		}
-		if is != "" {
-			s.names.set(s.edit, is, now.ID)
-		}
-	}
+	swap(s, &s.names, nameKey(old), nameKey(now), struct{}{})
 	if sameHold(old, now) && waits(old) == waits(now) {
 		return
 	}
@@ -219,7 +209,7 @@ func nameKey(j *Job) string {
 	if j == nil || j.Phase.Ended() || j.Spec.GetName() == "" {
 		return ""
 	}
-	return j.Queue() + "\x00" + j.Spec.GetName()
+	return j.Queue() + "\x00" + j.Spec.GetName() + "\x00" + j.ID
 }
 
 func dueKey(j *Job) string {
