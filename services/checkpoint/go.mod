@@ -6,6 +6,7 @@ require (
 	github.com/weft-fabric/weft/libs v0.0.0
 	github.com/weft-fabric/weft/proto v0.0.0
 	google.golang.org/protobuf v1.36.12
+	pgregory.net/rapid v1.3.0
 )
 
 require (
@@ -34,7 +35,6 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/sys v0.50.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
-	pgregory.net/rapid v1.3.0 // indirect
 )
 
 replace (

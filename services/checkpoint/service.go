@@ -60,6 +60,7 @@ type Service struct {
 	workers *shell.Workers
 	shells  []run.Shell
 	writer  *shell.Writer
+	keeper  *shell.Shell
 }
 
 // verifiers is how many parts are read back at once; more would compete with the ranks for the same disk.
@@ -85,12 +86,13 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Nodes != nil {
 		callers = append(callers, deps.Nodes)
 	}
+	s.keeper = shell.New(shell.Config{Dir: cfg.Dir, Policy: keeper.Policy{Full: cfg.KeepFull, Light: cfg.KeepLight}}, shell.Deps{
+		Proj: proj, Writer: s.writer, Saves: deps.Saves, Callers: callers, Pool: s.workers,
+	})
 	s.shells = []run.Shell{
 		proj,
 		ledger.NewLeadership(deps.Core, s.writer, bus.SubjectLeader("checkpoint"), ledger.LeadershipOptions{Alone: cfg.Alone}),
-		shell.New(shell.Config{Dir: cfg.Dir, Policy: keeper.Policy{Full: cfg.KeepFull, Light: cfg.KeepLight}}, shell.Deps{
-			Proj: proj, Writer: s.writer, Saves: deps.Saves, Callers: callers, Pool: s.workers,
-		}),
+		s.keeper,
 	}
 	if deps.Snaps != nil {
 		s.shells = append(s.shells, ledger.NewSnapshotter(proj, deps.Proof, deps.Snaps, ledger.SnapshotterOptions{Leading: s.writer.Leading}))
@@ -122,5 +124,6 @@ func (s *Service) Run(ctx context.Context) error {
 	err := run.Loop(ctx, s.clock, s.shells...)
 	wg.Wait()
 	s.writer.Resign()
+	s.keeper.Close()
 	return err
 }

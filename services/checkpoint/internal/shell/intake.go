@@ -166,7 +166,7 @@ func (s *Shell) commit(ctx context.Context) (bool, error) {
 		n++
 	}
 	if n == 0 && len(s.ready) == 0 && len(s.damage) == 0 {
-		return false, nil
+		return len(s.items) == 0 && s.relisted(), nil
 	}
 	var groups [][]*weftv1.Entry
 	var doom []doomed
@@ -223,6 +223,7 @@ func (s *Shell) commit(ctx context.Context) (bool, error) {
 			}
 			killpoint.Reach(killpoint.Save)
 			if _, err := s.deps.Writer.Commit(ctx, s.now, b, cursors); err != nil {
+				s.relist = s.relist || len(doom) > 0 // it may be stored all the same
 				return false, fmt.Errorf("commit to the checkpoint log: %w", err)
 			}
 		}
@@ -230,7 +231,19 @@ func (s *Shell) commit(ctx context.Context) (bool, error) {
 	}
 	s.doomed = append(s.doomed, doom...)
 	s.items, s.ready, s.damage, s.last = s.items[n:], nil, nil, cursor
+	s.relisted()
 	return true, nil
+}
+
+// relisted looks for deletions whose commit was stored though it seemed to fail. It is called when nothing of what was
+// decided then is left to decide, so that the log is known to its end.
+func (s *Shell) relisted() bool {
+	if !s.relist {
+		return false
+	}
+	s.relist = false
+	s.rescan()
+	return true
 }
 
 // decide asks the keeper about one part that was looked at.

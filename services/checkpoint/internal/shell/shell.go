@@ -70,6 +70,7 @@ type Shell struct {
 	damage  []damage // found while locating, to be committed
 	doomed  []doomed // deleted in the log, bytes to be removed
 	tidying bool
+	relist  bool // a deletion may be in the log that doomed does not know of
 
 	servers []bus.Server
 	asked   map[saveKey]*question
@@ -156,6 +157,9 @@ func (s *Shell) rest() {
 	s.servers = nil
 }
 
+// Close leaves the bus, so that questions go to whoever leads next. No step may follow or be under way.
+func (s *Shell) Close() { s.rest() }
+
 // begin takes up a leader's work.
 func (s *Shell) begin(ctx context.Context, term uint64) error {
 	s.rest()
@@ -179,7 +183,7 @@ func (s *Shell) begin(ctx context.Context, term uint64) error {
 	s.asked, s.checked, s.leases = map[saveKey]*question{}, map[saveKey]time.Time{}, map[saveKey]time.Time{}
 	s.seen, s.missing = map[string]bool{}, map[string]time.Time{}
 	s.found, s.flying, s.ready = nil, 0, nil
-	s.damage, s.doomed, s.tidying = nil, nil, false
+	s.damage, s.doomed, s.tidying, s.relist = nil, nil, false, false
 	s.trimAt, s.trimTo = s.now.Add(trimEvery), 0
 	s.term = term
 	if err := s.seek(ctx); err != nil {
