@@ -24,25 +24,7 @@ weft-agent --node gpu-0                    # this machine's own GPUs
 weft-agent --node dev-0 --simulate a100-80gx8
 weft-agent --nats nats://10.0.0.1:4222 --data /var/lib/weft --saves-dir /srv/saves --saves-shared`,
 		Defaults: nodeagent.DefaultConfig(),
-		Help: map[string]string{
-			"node":         "this node's name (default: the host's)",
-			"dir":          "run directories, logs and bundles (default: nodes/<node> in --data)",
-			"saves_dir":    "root of the saves that ranks write (default: saves in --data)",
-			"saves_shared": "every node sees the same --saves-dir",
-			"output_dir":   "root of WEFT_OUTPUT_DIR (default: output beside shared saves, else in --dir)",
-			"address":      "IP at which other nodes reach this one's ranks (default: the one from which the bus is reached)",
-			"port_base":    "first port that ranks may use",
-			"port_count":   "how many ports they may use",
-			"rack":         "rack of this machine; gangs are kept together",
-			"block":        "network block of this machine",
-			"spot":         "this machine may be taken away at short notice",
-			"cpu_milli":    "thousandths of a core offered; 0 = all",
-			"memory_bytes": "bytes of memory offered; 0 = all",
-			"beat":         "between signs of life",
-			"fence":        "without contact for this long this node counts as lost, as the scheduler has it; 0 = never",
-			"fence_margin": "ranks are killed this long before; 0 = a quarter of the fence, 15s at most",
-			"cgroup_root":  "where cgroup v2 is mounted; none = do without",
-		},
+		Help:     help,
 		Flags: func(fs *flag.FlagSet) {
 			fs.StringVar(&simulate, "simulate", "", "simulate devices of this `profile`, such as a100-80gx8; models are "+strings.Join(device.Models(), ", "))
 		},
@@ -52,6 +34,27 @@ weft-agent --nats nats://10.0.0.1:4222 --data /var/lib/weft --saves-dir /srv/sav
 			return serve(ctx, cfg, simulate, b)
 		},
 	})
+}
+
+// help has a line for each setting.
+var help = map[string]string{
+	"node":         "this node's name (default: the host's)",
+	"dir":          "run directories, logs and bundles (default: nodes/<node> in --data)",
+	"saves_dir":    "root of the saves that ranks write (default: saves in --data)",
+	"saves_shared": "every node sees the same --saves-dir",
+	"output_dir":   "root of WEFT_OUTPUT_DIR (default: output beside shared saves, else in --dir)",
+	"address":      "IP at which other nodes reach this one's ranks (default: the one from which the bus is reached)",
+	"port_base":    "first port that ranks may use",
+	"port_count":   "how many ports they may use",
+	"rack":         "rack of this machine; gangs are kept together",
+	"block":        "network block of this machine",
+	"spot":         "this machine may be taken away at short notice",
+	"cpu_milli":    "thousandths of a core offered; 0 = all",
+	"memory_bytes": "bytes of memory offered; 0 = all",
+	"beat":         "between signs of life",
+	"fence":        "without contact for this long this node counts as lost, as the scheduler has it; 0 = never",
+	"fence_margin": "ranks are killed this long before; 0 = a quarter of the fence, 15s at most",
+	"cgroup_root":  "where cgroup v2 is mounted; none = do without",
 }
 
 func serve(ctx context.Context, cfg nodeagent.Config, simulate string, b *program.Bus) error {
