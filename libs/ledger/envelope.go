@@ -26,7 +26,7 @@ type Position struct {
 	TimeNS int64  // ledger time of the newest commit
 }
 
-// TooLarge: the commit would exceed MaxCommit. Nothing was appended; SplitGroups cuts facts into commits that fit.
+// TooLarge says that the commit would exceed MaxCommit. Nothing was appended; SplitGroups cuts facts into commits that fit.
 type TooLarge struct{ Size, Limit int }
 
 func (e *TooLarge) Error() string {

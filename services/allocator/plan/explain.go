@@ -307,11 +307,7 @@ func (e *explanation) hold(queue string) {
 	}
 	slices.SortFunc(all, func(a, b held) int { return cmp.Or(-cmp.Compare(a.n, b.n), cmp.Compare(a.j.ID, b.j.ID)) })
 	for _, h := range all[:min(5, len(all))] {
-		b := weftv1.Holder_builder{GpuMilli: &h.n}
-		b.Queue = new(h.j.Queue())
-		if h.j.Tenant == e.j.Tenant { // other tenants' jobs have no name here
-			b.Job = &h.j.ID
-		}
-		e.holders = append(e.holders, b.Build())
+		// The gateway hides what the asker may not see.
+		e.holders = append(e.holders, weftv1.Holder_builder{Job: &h.j.ID, Queue: new(h.j.Queue()), GpuMilli: &h.n}.Build())
 	}
 }

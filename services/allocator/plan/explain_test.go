@@ -122,7 +122,7 @@ var explained = []struct {
 		w.submit("i", spec{queue: "p", groups: []*weftv1.Group{gang(8, 1)}})
 		w.run(t)
 		w.submit("j", spec{groups: []*weftv1.Group{gang(1, 1)}})
-	}, []string{"Not one of its workers fits now."}, "position 1 filter devices 2 deficit gpu-milli 1000>0 holder p/? 8000"},
+	}, []string{"Not one of its workers fits now."}, "position 1 filter devices 2 deficit gpu-milli 1000>0 holder i 8000"},
 	{"a job before it takes the last card", WaitingForCapacity, func(w *world, _ *testing.T) {
 		w.node("n0", machine{cards: 1})
 		w.submit("i", spec{groups: []*weftv1.Group{gang(1, 1)}})
@@ -214,11 +214,7 @@ func brief(e *weftv1.Explanation) string {
 		add("deficit %s %d>%d", d.GetResource(), d.GetNeeded(), d.GetAvailable())
 	}
 	for _, h := range e.GetHolders() {
-		who := h.GetJob()
-		if who == "" {
-			who = h.GetQueue() + "/?"
-		}
-		add("holder %s %d", who, h.GetGpuMilli())
+		add("holder %s %d", h.GetJob(), h.GetGpuMilli())
 	}
 	return strings.Join(out, " ")
 }

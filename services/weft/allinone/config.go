@@ -113,7 +113,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// BusyError: another fabric holds something that this one needs.
+// BusyError says that another fabric holds something that this one needs.
 type BusyError struct {
 	What string
 	Flag string

@@ -52,12 +52,11 @@ func (a *app) table(header []string, rows [][]string, note string) {
 		var b strings.Builder
 		for i, c := range r {
 			pad := strings.Repeat(" ", width[i]-utf8.RuneCountInString(c))
-			switch {
-			case n == 0:
-				b.WriteString(a.paint(c, bold))
-			default:
-				b.WriteString(a.paint(c, colorOf(c)))
+			color := colorOf(c)
+			if n == 0 {
+				color = bold
 			}
+			b.WriteString(a.paint(c, color))
 			if i < len(r)-1 {
 				b.WriteString(pad + "  ")
 			}

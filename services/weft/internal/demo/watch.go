@@ -117,7 +117,7 @@ func (w *watcher) next(ctx context.Context) (*event, error) {
 	select {
 	case ev, ok := <-w.events:
 		if !ok {
-			return nil, fmt.Errorf("the job's output ended too early (%v); its last lines:\n  %s", w.err, strings.Join(w.other, "\n  "))
+			return nil, fmt.Errorf("the job's output ended too early (%w); its last lines:\n  %s", w.err, strings.Join(w.other, "\n  "))
 		}
 		if ev.Pid > 0 {
 			w.d.pids[ev.Pid] = true
