@@ -7,7 +7,7 @@ ROOT    := $(CURDIR)
 BIN     := $(ROOT)/.bin
 MODULES := proto libs services/allocator services/checkpoint services/gateway services/node-agent services/scheduler services/telemetry services/weft
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-LDFLAGS := $(addprefix -X github.com/weft-fabric/weft/,services/weft/allinone.version=$(VERSION) libs/program.version=$(VERSION))
+LDFLAGS := -X github.com/weft-fabric/weft/libs/program.version=$(VERSION)
 export PATH := $(BIN):$(PATH)
 # The headers that go-nvml wraps mark calls as deprecated that it still offers.
 export CGO_CFLAGS := -O2 -g -Wno-deprecated-declarations

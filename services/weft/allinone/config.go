@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -18,20 +17,6 @@ import (
 
 	"github.com/weft-fabric/weft/libs/device"
 )
-
-// version is set when the binary is linked.
-var version string
-
-// Version of this build.
-func Version() string {
-	if version != "" {
-		return version
-	}
-	if bi, ok := debug.ReadBuildInfo(); ok && bi.Main.Version != "" {
-		return bi.Main.Version
-	}
-	return "dev"
-}
 
 // ContextFile is the name of the file in the data directory that the command line reads.
 const ContextFile = "context.json"

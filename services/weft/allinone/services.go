@@ -11,6 +11,7 @@ import (
 
 	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/bus/busnats"
+	"github.com/weft-fabric/weft/libs/program"
 	"github.com/weft-fabric/weft/libs/run"
 	"github.com/weft-fabric/weft/services/allocator"
 	"github.com/weft-fabric/weft/services/checkpoint"
@@ -107,7 +108,7 @@ func (f *Fabric) checkpoint(ctx context.Context, core, nodes *bus.Conn) (*checkp
 // gateway makes the door and the administrator's token, which is made once and kept readable by its owner only.
 func (f *Fabric) gateway(core, nodes, door *bus.Conn) (*gateway.Service, string, error) {
 	cfg := gateway.DefaultConfig()
-	cfg.GRPC, cfg.REST, cfg.Version = f.cfg.GRPC, f.cfg.REST, Version()
+	cfg.GRPC, cfg.REST, cfg.Version = f.cfg.GRPC, f.cfg.REST, program.Version()
 	cfg.Tokens = filepath.Join(f.cfg.Dir, "tokens.json")
 	file := filepath.Join(f.cfg.Dir, "admin-token")
 	token, err := os.ReadFile(file)
@@ -142,7 +143,7 @@ func (f *Fabric) agent(ctx context.Context, i int) (run.Service, error) {
 		return nil, err
 	}
 	cfg := nodeagent.DefaultConfig()
-	cfg.Node, cfg.Version = n.name, Version()
+	cfg.Node, cfg.Version = n.name, program.Version()
 	cfg.Dir = filepath.Join(f.cfg.Dir, "nodes", n.name)
 	cfg.SavesDir, cfg.SavesShared = f.savesDir(), true
 	cfg.Address = "127.0.0.1"

@@ -244,6 +244,12 @@ func TestStreamMadeAnew(t *testing.T) {
 	r.run()
 	wantFacts(t, f, committedFacts(a, b)...)
 	wantEqual(t, "cursor", f.cursor(), 2)
+	_, created, err := f.bus.Inbox(bus.StreamSaves, "").Stream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	commits := f.commits()
+	wantEqual(t, "the stream that the cursor speaks of", commits[len(commits)-1].GetCursors()[0].GetCreatedNs(), created)
 	f.bus.Recreate(bus.StreamSaves)
 	c := f.save(30)
 	f.lead(t.Context())

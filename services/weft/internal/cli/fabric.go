@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/weft-fabric/weft/libs/program"
 	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
-	"github.com/weft-fabric/weft/services/weft/allinone"
 )
 
 func nodesCmd(a *app) *cobra.Command {
@@ -157,7 +157,7 @@ func versionCmd(a *app) *cobra.Command {
 		Short: "Print the versions of this command and of the fabric it talks to",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			out := map[string]any{"client": allinone.Version()}
+			out := map[string]any{"client": program.Version()}
 			err := a.with(cmd.Context(), func(ctx context.Context, c *client) error {
 				r, err := c.GetStatus(ctx, &apiv1.GetStatusRequest{})
 				if err == nil {
@@ -170,7 +170,7 @@ func versionCmd(a *app) *cobra.Command {
 			if a.json() {
 				return a.printJSON(out)
 			}
-			fmt.Fprintln(a.out, "weft   "+allinone.Version())
+			fmt.Fprintln(a.out, "weft   "+program.Version())
 			if err != nil {
 				_, why := explainError(err)
 				fmt.Fprintln(a.out, "fabric not reached: "+why)
