@@ -24,7 +24,18 @@ type ServerConfig struct {
 	Port    int      // 0 = any free port
 	Nodes   []string // one user each, NodeRole(name)
 	Tenants []string // one DOOR user each, TenantRole(name)
+	Cluster *Cluster // nil = a server alone
 }
+
+// Cluster makes a server one of several. All of them need the same file of users.
+type Cluster struct {
+	Server string   // name of this server, unique among them
+	Listen string   // host:port for the other servers
+	Routes []string // host:port of the servers, this one may be among them
+}
+
+// clusterUser is who servers sign in as at each other.
+const clusterUser = Role("cluster")
 
 // Embedded is a NATS server in this process.
 type Embedded struct {
@@ -37,7 +48,11 @@ type Embedded struct {
 // owner only.
 func StartServer(c ServerConfig) (*Embedded, error) {
 	roles := Users(c.Nodes, c.Tenants)
-	pw, err := Passwords(filepath.Join(c.Dir, UsersFile), roles)
+	all := roles
+	if c.Cluster != nil {
+		all = append(roles[:len(roles):len(roles)], clusterUser)
+	}
+	pw, err := Passwords(filepath.Join(c.Dir, UsersFile), all)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +72,12 @@ func StartServer(c ServerConfig) (*Embedded, error) {
 	} else if err := l.Close(); err != nil {
 		return nil, fmt.Errorf("bus: %w", err)
 	}
-	conf += fmt.Sprintf("server_name: weft\nhost: %q\nport: %d\n", host, port) +
+	name := "weft"
+	if c.Cluster != nil {
+		name = c.Cluster.Server
+		conf += c.Cluster.conf(pw[clusterUser])
+	}
+	conf += fmt.Sprintf("server_name: %q\nhost: %q\nport: %d\n", name, host, port) +
 		fmt.Sprintf("jetstream {store_dir: %q, sync_interval: always, max_memory_store: %d, max_file_store: %d}\n", c.Dir, memoryBytes, storeBytes)
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(conf); err != nil {
@@ -76,6 +96,20 @@ func StartServer(c ServerConfig) (*Embedded, error) {
 	}
 	return &Embedded{srv: srv, passwords: pw}, nil
 }
+
+// conf is the cluster's part of the configuration. Servers do not tell clients of each other: a client is told all of
+// them by its operator, who knows which addresses it can reach.
+func (c *Cluster) conf(password string) string {
+	routes := make([]string, len(c.Routes))
+	for i, r := range c.Routes {
+		routes[i] = fmt.Sprintf("%q", fmt.Sprintf("nats://%s:%s@%s", clusterUser, password, r))
+	}
+	return fmt.Sprintf("cluster {name: weft, listen: %q, no_advertise: true, authorization {user: %q, password: %q}, routes: [%s]}\n",
+		c.Listen, clusterUser, password, strings.Join(routes, ", "))
+}
+
+// Current says whether a server of a cluster is in contact with the others and has caught up with them.
+func (s *Embedded) Current() bool { return s.srv.JetStreamIsCurrent() && s.srv.NumRoutes() > 0 }
 
 // Conn connects in-process as a role.
 func (s *Embedded) Conn(ctx context.Context, r Role) (*Conn, error) {

@@ -3,11 +3,13 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,6 +22,8 @@ type busOptions struct {
 	data, listen, nats, credentials string
 	replicas                        int
 	nodes, tenants                  []string
+	server, cluster                 string
+	routes                          []string
 }
 
 // busCmd prepares a bus for services that run apart.
@@ -46,14 +50,24 @@ On servers of yours:  weft bus conf, start nats-server with what it wrote, then 
 		Short: "Run a bus for this machine: one server with the fabric's accounts and streams",
 		Long: `Run one NATS server with the three accounts, the streams, and generated passwords in bus/bus-users.json of the data
 directory, for services that run apart on this machine. Users named with --node are added; those named no longer cannot
-sign in. Ctrl-C ends it; what it stored stays.`,
-		Example: "  weft bus serve\n  weft bus serve --data /var/lib/weft --listen 10.0.0.1:7402 --node gpu-0 --node gpu-1",
-		Args:    cobra.NoArgs,
-		RunE:    func(cmd *cobra.Command, _ []string) error { return a.serveBus(cmd.Context(), forServe) },
+sign in. Ctrl-C ends it; what it stored stays.
+
+With --cluster it is one of several servers, and each stream is kept on three of them: any one may die. Start the first,
+copy its bus-users.json to the data directories of the others, start them, and name all of them to the services, as in
+--nats nats://10.0.0.1:7402,nats://10.0.0.2:7402,nats://10.0.0.3:7402.`,
+		Example: `  weft bus serve
+  weft bus serve --data /var/lib/weft --listen 10.0.0.1:7402 --node gpu-0 --node gpu-1
+  weft bus serve --data /var/lib/weft --listen 10.0.0.1:7402 --node gpu-0 --server a --cluster 10.0.0.1:7405 \
+    --route 10.0.0.1:7405 --route 10.0.0.2:7405 --route 10.0.0.3:7405`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.serveBus(cmd.Context(), forServe) },
 	}
 	data(serve, &forServe)
 	users(serve, &forServe, []string{"dev-0"})
-	serve.Flags().StringVar(&forServe.listen, "listen", "127.0.0.1:7402", "`address`")
+	serve.Flags().StringVar(&forServe.listen, "listen", "127.0.0.1:7402", "`address` for services")
+	serve.Flags().StringVar(&forServe.cluster, "cluster", "", "`address` for the other servers of a cluster")
+	serve.Flags().StringVar(&forServe.server, "server", "", "`name` of this server in its cluster")
+	serve.Flags().StringSliceVar(&forServe.routes, "route", nil, "`address` of a server of the cluster, this one included (repeatable)")
 
 	conf := &cobra.Command{
 		Use:   "conf",
@@ -102,18 +116,68 @@ func (a *app) serveBus(ctx context.Context, o busOptions) error {
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	srv, err := bus.StartServer(bus.ServerConfig{Dir: dir, Host: host, Port: port, Nodes: o.nodes, Tenants: o.tenants})
+	cluster, replicas, err := o.clustered()
+	if err != nil {
+		return err
+	}
+	srv, err := bus.StartServer(bus.ServerConfig{Dir: dir, Host: host, Port: port, Nodes: o.nodes, Tenants: o.tenants, Cluster: cluster})
 	if err != nil {
 		return err
 	}
 	defer srv.Shutdown()
-	if err := apply(ctx, func(r bus.Role) (*bus.Conn, error) { return srv.Conn(ctx, r) }, 1); err != nil {
+	dial := func(r bus.Role) (*bus.Conn, error) { return srv.Conn(ctx, r) }
+	if cluster == nil {
+		err = apply(ctx, dial, replicas)
+	} else {
+		err = a.join(ctx, srv, func() error { return apply(ctx, dial, replicas) })
+	}
+	if err != nil {
 		return err
 	}
 	fmt.Fprintf(a.out, "bus at %s; passwords in %s\n", srv.URL(), filepath.Join(dir, bus.UsersFile))
 	<-ctx.Done()
 	return nil
 }
+
+// clustered is what the flags say about a cluster; nil = this server alone.
+func (o busOptions) clustered() (c *bus.Cluster, replicas int, err error) {
+	switch {
+	case o.cluster == "" && o.server == "" && len(o.routes) == 0:
+		return nil, 1, nil
+	case o.cluster == "" || o.server == "" || len(o.routes) < 3:
+		return nil, 0, usagef("a cluster needs --cluster HOST:PORT, --server NAME and a --route HOST:PORT for each of its servers, at least three; see: weft bus serve --help")
+	}
+	for _, addr := range append([]string{o.cluster}, o.routes...) {
+		if _, _, err := splitPort(addr); err != nil {
+			return nil, 0, usagef("%q is not host:port, such as 10.0.0.1:7405", addr)
+		}
+	}
+	return &bus.Cluster{Server: o.server, Listen: o.cluster, Routes: o.routes}, 3, nil
+}
+
+// join waits for the other servers, and prepares the streams with them.
+func (a *app) join(ctx context.Context, srv *bus.Embedded, apply func() error) error {
+	told := false
+	for {
+		err := errors.New("not in contact with enough servers of the cluster")
+		if srv.Current() {
+			if err = apply(); err == nil {
+				return nil
+			}
+		}
+		if !told {
+			fmt.Fprintf(a.errOut, "waiting for the other servers: %v\n", err)
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(joinRetry):
+		}
+	}
+}
+
+const joinRetry = 250 * time.Millisecond
 
 func (a *app) busConf(o busOptions) error {
 	dir, err := busDir(o)
