@@ -50,7 +50,7 @@ func scanParts(cfg Config) shell.Scan {
 		names = names[:len(active)]
 		parts, err := sc.Scan(ctx, names)
 		if err != nil && ctx.Err() == nil {
-			slog.Warn("saves", "err", err)
+			slog.Warn("saves", "error", err)
 		}
 		return parts
 	}

@@ -162,7 +162,7 @@ func (a *Agent) shells(ctx context.Context, boot string) ([]run.Shell, func(), e
 	if d.Device != nil {
 		shells = append(shells, shell.NewHealth(d.Device, node.Devices, reports, func(ctx context.Context) {
 			if err := inv.look(ctx); err != nil {
-				slog.Error("the inventory cannot be read", "err", err)
+				slog.Error("the inventory cannot be read", "error", err)
 				return
 			}
 			core.Hello()

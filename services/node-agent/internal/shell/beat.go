@@ -26,8 +26,12 @@ type Beat struct {
 	due     time.Time
 	pending bus.Pending
 	sent    int64
-	alone   bool // the last beat was not answered
+	missed  int // beats in a row that were not answered
 }
+
+// aloneAfter is how many beats in a row may go unanswered before that is news. One is lost now and then, and at a start
+// there is no leader for some seconds; the leader itself calls a node silent only after 15 s.
+const aloneAfter = 5
 
 // NewBeat makes the shell.
 func NewBeat(caller bus.Caller, every time.Duration, node, boot string, c *Contact, hello func()) (*Beat, error) {
@@ -79,16 +83,15 @@ func (b *Beat) answered(r bus.Reply) error {
 		err = proto.Unmarshal(r.Data, &a)
 	}
 	if err != nil {
-		if !b.alone {
-			slog.Warn("no contact: the scheduler does not answer beats; ranks run on until the fence", "err", err)
+		if b.missed++; b.missed == aloneAfter {
+			slog.Warn("no contact: the scheduler does not answer beats; ranks run on until the fence", "error", err)
 		}
-		b.alone = true
 		return nil
 	}
-	if b.alone {
+	if b.missed >= aloneAfter {
 		slog.Info("contact again")
 	}
-	b.alone = false
+	b.missed = 0
 	if err := b.contact.Had(b.sent); err != nil {
 		return err
 	}

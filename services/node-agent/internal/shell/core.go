@@ -130,7 +130,7 @@ func (c *Core) adoptAll(now time.Time) error {
 		known[e.Name()] = true
 		r, err := adopt(dir, id, c.cfg.BootID, now, func() { c.d.Janitor.discard(dir) })
 		if err != nil {
-			slog.Error("a run directory cannot be read; it is left alone", "dir", dir, "err", err)
+			slog.Error("a run directory cannot be read; it is left alone", "dir", dir, "error", err)
 			continue
 		}
 		if r == nil {
@@ -144,7 +144,7 @@ func (c *Core) adoptAll(now time.Time) error {
 			slog.Info("adopted", "job", id.Job, "attempt", id.Attempt, "phase", r.Phase.String())
 		case r.launch != nil:
 			if err := r.group().Remove(); err != nil {
-				slog.Warn("a cgroup could not be removed", "err", err)
+				slog.Warn("a cgroup could not be removed", "error", err)
 			}
 		}
 		c.track(r)
@@ -156,7 +156,7 @@ func (c *Core) adoptAll(now time.Time) error {
 		run, _, _ := strings.Cut(name, groupSeparator)
 		return known[run]
 	}); err != nil {
-		slog.Warn("cgroups of no run could not be removed", "err", err)
+		slog.Warn("cgroups of no run could not be removed", "error", err)
 	}
 	c.useDevices()
 	return nil
@@ -166,7 +166,7 @@ func (c *Core) adoptAll(now time.Time) error {
 func (c *Core) follow(r *run) {
 	id := r.ID
 	if err := c.watch.add(id, r.dir, unixMovedTo); err != nil {
-		slog.Warn("events of a run are not seen; its state is read every second", "err", err)
+		slog.Warn("events of a run are not seen; its state is read every second", "error", err)
 	}
 	if f := r.group().EventsFile(); f != "" && r.Phase < reconcile.Empty {
 		// Only saves waiting; the group is also looked at when the shim ends.
@@ -218,14 +218,14 @@ func (c *Core) Step(ctx context.Context, now time.Time) (bool, time.Time, error)
 	do, next := reconcile.Decide(c.world(now))
 	if len(do) == 0 && !did && !now.Before(c.fillAt) && !c.d.Shims.Full() {
 		if err := c.d.Shims.Fill(); err != nil {
-			slog.Warn("no shim could be started ahead; launches take longer", "err", err)
+			slog.Warn("no shim could be started ahead; launches take longer", "error", err)
 		}
 		c.fillAt = now.Add(fillRetry)
 	}
 	failed := false
 	for _, a := range do {
 		if err := c.perform(a, now); err != nil {
-			slog.Error("not done, trying again", "action", fmt.Sprintf("%T", a), "err", err)
+			slog.Error("not done, trying again", "action", fmt.Sprintf("%T", a), "error", err)
 			failed = true
 		}
 	}
@@ -282,7 +282,7 @@ func (c *Core) read(ctx context.Context, now time.Time) bool {
 	in, err := c.d.Assignments.Next(ctx, 16)
 	if err != nil {
 		if c.inboxOK {
-			slog.Warn("assignments cannot be read; what runs runs on", "err", err)
+			slog.Warn("assignments cannot be read; what runs runs on", "error", err)
 		}
 		c.inboxOK, c.inboxAt = false, now.Add(readRetry)
 		return false
@@ -291,7 +291,7 @@ func (c *Core) read(ctx context.Context, now time.Time) bool {
 	for _, i := range in {
 		var a weftv1.Assignment
 		if err := proto.Unmarshal(i.Data, &a); err != nil {
-			slog.Error("an assignment cannot be decoded", "seq", i.Seq, "err", err)
+			slog.Error("an assignment cannot be decoded", "seq", i.Seq, "error", err)
 			continue
 		}
 		c.assign(reconcile.Order{CreatedNS: i.CreatedNS, LedgerSeq: a.GetLedgerSeq()}, &a)
@@ -314,7 +314,7 @@ func (c *Core) assign(o reconcile.Order, a *weftv1.Assignment) {
 	}
 	if o != c.order {
 		if err := shim.WriteFile(c.cfg.Dir, fileOrder, o, false); err != nil {
-			slog.Error("the order of assignments could not be kept", "err", err)
+			slog.Error("the order of assignments could not be kept", "error", err)
 		}
 	}
 	c.order, c.known = o, true
@@ -343,7 +343,7 @@ func (c *Core) scan(now time.Time) {
 		}
 		// Reading a handful of small files is cheap, and seeing every change at any wake is simpler to trust.
 		if err := r.scan(now); err != nil {
-			slog.Error("a run cannot be read", "job", id.Job, "attempt", id.Attempt, "dirty", dirty[id], "err", err)
+			slog.Error("a run cannot be read", "job", id.Job, "attempt", id.Attempt, "dirty", dirty[id], "error", err)
 		}
 		if r.shim.Pid == 0 && !r.gone {
 			if ok, err := shim.ReadFile(r.dir, shim.FileShim, &r.shim); err == nil && ok {
@@ -359,7 +359,7 @@ func (c *Core) scan(now time.Time) {
 		if r.Phase == reconcile.Empty {
 			c.watch.remove(id)
 			if err := r.group().Remove(); err != nil {
-				slog.Warn("a cgroup could not be removed", "err", err)
+				slog.Warn("a cgroup could not be removed", "error", err)
 			}
 			c.useDevices()
 		}

@@ -114,7 +114,7 @@ func (c *Core) prepared(now time.Time) bool {
 			slog.Warn("an attempt could not be started", "job", p.id.Job, "attempt", p.id.Attempt, "why", f.Message)
 			// Kept in a file, so that the next agent says so rather than try again.
 			if err := shim.WriteFile(r.dir, fileFailure, f, true); err != nil {
-				slog.Error("a failure could not be recorded", "err", err)
+				slog.Error("a failure could not be recorded", "error", err)
 			}
 			r.setFailure(f)
 			r.Phase, r.EndedNS, r.flushBy = reconcile.Empty, now.UnixNano(), now
@@ -130,7 +130,7 @@ func (c *Core) start(r *run) error {
 		return err
 	}
 	if err := c.watch.add(r.ID, r.dir, unixMovedTo); err != nil {
-		slog.Warn("events of a run are not seen; its state is read every second", "err", err)
+		slog.Warn("events of a run are not seen; its state is read every second", "error", err)
 	}
 	if f := g.EventsFile(); f != "" {
 		_ = c.watch.add(r.ID, f, unixModify)
@@ -166,7 +166,7 @@ func (c *Core) tellStop(r *run) {
 	err := shim.Stop(r.dir, r.KillAtNS)
 	r.unasked = errors.Is(err, proc.ErrGone) && r.Phase == reconcile.Starting && !r.gone
 	if err != nil && !errors.Is(err, proc.ErrGone) {
-		slog.Error("the shim does not take orders; its ranks will be killed at the deadline", "err", err)
+		slog.Error("the shim does not take orders; its ranks will be killed at the deadline", "error", err)
 	}
 }
 

@@ -208,7 +208,7 @@ func (w *Worker) Step(ctx context.Context, now time.Time) (bool, time.Time, erro
 	case temporary(err) || readable(err, x, now):
 		if !x.waiting {
 			x.waiting = true
-			slog.Warn("an attempt waits at launch", "job", x.id.Job, "attempt", x.id.Attempt, "err", err)
+			slog.Warn("an attempt waits at launch", "job", x.id.Job, "attempt", x.id.Attempt, "error", err)
 		}
 		w.p.retry(x, now)
 	default:

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -143,6 +144,53 @@ func TestContactCountsFromWhenAnAnsweredBeatWasSent(t *testing.T) {
 	}
 	if _, err := os.Stat(c.File()); !os.IsNotExist(err) {
 		t.Error("another boot's contact was kept")
+	}
+}
+
+// An agent starts before there is a leader, and any one beat may be lost: that is no news.
+func TestOnlyContactThatWasReallyMissedIsNews(t *testing.T) {
+	var log bytes.Buffer
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, nil)))
+	t.Cleanup(func() { slog.SetDefault(old) })
+	b, now := membus.New(), t0
+	b.SetClock(func() time.Time { return now })
+	beat, err := NewBeat(b.Caller(), 2*time.Second, "n1", "boot", NewContact(t.TempDir(), "boot"), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := func() (lost, back int) {
+		return strings.Count(log.String(), "no contact"), strings.Count(log.String(), "contact again")
+	}
+	unanswered := func(n int) {
+		for range n {
+			now = steps(t, beat, now)
+		}
+	}
+	answered := func() {
+		s, err := b.Caller().Serve("weft.beat.*", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		steps(t, beat, now)
+		for _, q := range s.Next(1) {
+			q.Respond(nil, nil)
+		}
+		now = steps(t, beat, now)
+	}
+	unanswered(4)
+	answered()
+	unanswered(4)
+	if lost, back := said(); lost != 0 || back != 0 {
+		t.Errorf("%d times lost and %d times back after four beats:\n%s", lost, back, &log)
+	}
+	unanswered(20)
+	answered()
+	unanswered(4)
+	answered()
+	if lost, back := said(); lost != 1 || back != 1 {
+		t.Errorf("%d times lost and %d times back after one long silence:\n%s", lost, back, &log)
 	}
 }
 

@@ -38,7 +38,7 @@ func Main(args []string) int {
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	s := &shim{dir: args[0], token: args[1], asked: make(chan struct{})}
 	if err := s.run(); err != nil {
-		slog.Error("shim", "run", s.dir, "err", err)
+		slog.Error("shim", "run", s.dir, "error", err)
 		return 1
 	}
 	return 0
@@ -118,7 +118,7 @@ func (s *shim) run() error {
 			return // the last one's is in exit.json, at once
 		}
 		if err := WriteFile(s.dir, FileRankExit(e.Rank), e, true); err != nil {
-			slog.Error("shim: a rank's exit could not be recorded", "rank", e.Rank, "err", err)
+			slog.Error("shim: a rank's exit could not be recorded", "rank", e.Rank, "error", err)
 		}
 	})
 	return WriteFile(s.dir, FileExit, Exit{TimeNS: time.Now().UnixNano(), Ranks: exits}, true)
@@ -301,11 +301,11 @@ func (s *shim) killRanks() {
 	}
 	ids, err := proc.Descendants(os.Getpid())
 	if err != nil {
-		slog.Error("shim: kill", "err", err)
+		slog.Error("shim: kill", "error", err)
 	}
 	for _, id := range ids {
 		if err := id.Signal(unix.SIGKILL); err != nil && !errors.Is(err, proc.ErrGone) {
-			slog.Error("shim: kill", "pid", id.Pid, "err", err)
+			slog.Error("shim: kill", "pid", id.Pid, "error", err)
 		}
 	}
 }
@@ -322,7 +322,7 @@ func (s *shim) terminateTree(id proc.ID) {
 	if shells[id.Comm()] {
 		kids, err := proc.Children(id.Pid)
 		if err != nil {
-			slog.Error("shim: stop", "pid", id.Pid, "err", err)
+			slog.Error("shim: stop", "pid", id.Pid, "error", err)
 		}
 		for _, k := range kids {
 			s.terminateTree(k)
@@ -332,7 +332,7 @@ func (s *shim) terminateTree(id proc.ID) {
 	if err == nil {
 		s.told = append(s.told, id)
 	} else if !errors.Is(err, proc.ErrGone) {
-		slog.Error("shim: stop", "pid", id.Pid, "err", err)
+		slog.Error("shim: stop", "pid", id.Pid, "error", err)
 	}
 }
 
