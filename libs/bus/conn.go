@@ -53,7 +53,7 @@ func Dial(ctx context.Context, o Options) (*Conn, error) {
 		nats.Name(o.Name), nats.UserInfo(o.User, o.Password), nats.CustomInboxPrefix(InboxPrefix(role)),
 		nats.Timeout(timeout), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1), nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(50 * time.Millisecond), nats.ReconnectJitter(50*time.Millisecond, 200*time.Millisecond),
-		nats.PingInterval(5 * time.Second), nats.MaxPingsOutstanding(2),
+		nats.PingInterval(2 * time.Second), nats.MaxPingsOutstanding(2), // a server that hangs is given up after 6 s
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			c.setDown()
 			if err != nil {

@@ -21,7 +21,7 @@ const patience = 15 * time.Second
 // The server logs every violation; here they are the point.
 func TestMain(m *testing.M) {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
-	m.Run()
+	testkit.Main(m)
 }
 
 // hostile is a client with a stolen password and the plain NATS library: nothing of ours restrains it.

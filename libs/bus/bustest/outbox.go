@@ -1,6 +1,7 @@
 package bustest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ type OutboxFixture struct {
 	Events bus.Outbox // subjects weft.event.*.*
 	Assign bus.Outbox // subjects weft.assign.*, one message each
 	Tiny   bus.Outbox // subject weft.tiny, holds less than 64 KiB, then refuses
+
+	TinyReader bus.Inbox // the reader of Tiny, which may trim it
 }
 
 func event(n int) bus.Message {
@@ -104,25 +107,54 @@ func RunOutbox(t *testing.T, open func(t *testing.T) OutboxFixture) {
 			t.Fatalf("the other subject: %+v", m)
 		}
 	})
-	t.Run("a full stream refuses and keeps what it has", func(t *testing.T) {
+	t.Run("a full stream refuses, keeps what it has, and takes more once it is trimmed", func(t *testing.T) {
 		f := open(t)
 		ctx := t.Context()
-		m := bus.Message{Subject: "weft.tiny", Data: make([]byte, 8<<10)}
-		var last uint64
-		for range 16 {
-			seq, err := f.Tiny.Publish(ctx, m)
-			if err != nil {
-				if !errors.Is(err, bus.ErrFull) {
-					t.Fatalf("full: %v, want ErrFull", err)
-				}
-				if _, seq, ok, err := f.Tiny.Last(ctx); err != nil || !ok || seq != last {
-					t.Fatalf("Last of the full stream: %d, %v, %v; want %d", seq, ok, err, last)
-				}
-				return
-			}
-			last = seq
+		m := func(n uint64) bus.Message {
+			return bus.Message{Subject: "weft.tiny", Data: append(make([]byte, 8<<10), fmt.Sprint(n)...)}
 		}
-		t.Fatal("never full")
+		var last uint64
+		for full := false; !full; {
+			if last == 16 {
+				t.Fatal("never full")
+			}
+			seq, err := f.Tiny.Publish(ctx, m(last+1))
+			switch {
+			case errors.Is(err, bus.ErrFull):
+				full = true
+			case err != nil || seq != last+1:
+				t.Fatalf("message %d: %d, %v", last+1, seq, err)
+			default:
+				last = seq
+			}
+		}
+		// However it is written, the writer learns that it is full and not that a rival was faster.
+		for what, write := range map[string]func() (uint64, error){
+			"publish": func() (uint64, error) { return f.Tiny.Publish(ctx, m(last+1)) },
+			"append":  func() (uint64, error) { return f.Tiny.Append(ctx, last, m(last+1)) },
+			"put":     func() (uint64, error) { return f.Tiny.Put(ctx, last, m(last+1)) },
+		} {
+			if seq, err := write(); !errors.Is(err, bus.ErrFull) {
+				t.Fatalf("%s to a full stream: %d, %v; want ErrFull", what, seq, err)
+			}
+		}
+		if _, seq, ok, err := f.Tiny.Last(ctx); err != nil || !ok || seq != last {
+			t.Fatalf("Last of the full stream: %d, %v, %v; want %d", seq, ok, err, last)
+		}
+		for i, in := range read(t, f.TinyReader, int(last)) {
+			if want := m(uint64(i + 1)); in.Seq != uint64(i+1) || !bytes.Equal(in.Data, want.Data) {
+				t.Fatalf("message %d of the full stream is %d, %q", i+1, in.Seq, in.Data[8<<10:])
+			}
+		}
+		if err := f.TinyReader.Trim(ctx, last-1); err != nil {
+			t.Fatal(err)
+		}
+		if seq, err := f.Tiny.Append(ctx, last, m(last+1)); err != nil || seq != last+1 {
+			t.Fatalf("after Trim: %d, %v", seq, err)
+		}
+		if got := read(t, f.TinyReader, 1); got[0].Seq != last+1 {
+			t.Fatalf("after Trim the reader got %d", got[0].Seq)
+		}
 	})
 	t.Run("headers that the server acts on are refused", func(t *testing.T) {
 		f := open(t)
@@ -132,9 +164,20 @@ func RunOutbox(t *testing.T, open func(t *testing.T) OutboxFixture) {
 			if seq, err := f.Events.Publish(t.Context(), m); err == nil {
 				t.Fatalf("%s was stored at %d", h, seq)
 			}
+			if seq, err := f.Events.Append(t.Context(), 0, m); err == nil {
+				t.Fatalf("%s was stored at %d", h, seq)
+			}
+			m.Subject = bus.SubjectAssign("n1")
+			if seq, err := f.Assign.Put(t.Context(), 0, m); err == nil {
+				t.Fatalf("%s was stored at %d", h, seq)
+			}
 		}
-		if _, seq, _, err := f.Events.Last(t.Context()); seq != 0 || err != nil {
-			t.Fatalf("stored %d, %v", seq, err)
+		// And the streams live: the first of these stops a replicated stream for good if it gets through.
+		if seq, err := f.Events.Append(t.Context(), 0, event(0)); seq != 1 || err != nil {
+			t.Fatalf("after refused headers: %d, %v", seq, err)
+		}
+		if seq, err := f.Assign.Put(t.Context(), 0, assign("n1", "a")); seq != 1 || err != nil {
+			t.Fatalf("after refused headers: %d, %v", seq, err)
 		}
 	})
 	t.Run("an ended context writes nothing", func(t *testing.T) {

@@ -26,7 +26,7 @@ func TestContract(t *testing.T) {
 			b := membus.New()
 			b.Limit("TINY", 64<<10)
 			return bustest.OutboxFixture{
-				Events: b.Outbox(bus.StreamEvents), Assign: b.Outbox(bus.StreamAssignments), Tiny: b.Outbox("TINY"),
+				Events: b.Outbox(bus.StreamEvents), Assign: b.Outbox(bus.StreamAssignments), Tiny: b.Outbox("TINY"), TinyReader: b.Inbox("TINY", ""),
 			}
 		})
 	})
