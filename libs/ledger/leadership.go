@@ -28,7 +28,7 @@ type LeadershipOptions struct {
 	// Alone: no other replica can exist (one process owns the data directory), so lead at once.
 	Alone bool
 	Beat  time.Duration // between beats of a leader; 1 s
-	Miss  time.Duration // silence after which a standby takes over; 5 s
+	Miss  time.Duration // silence after which a standby takes over; 4 s
 	Probe time.Duration // silence at start after which a replica concludes that nobody leads; 1.5 s
 }
 
@@ -56,7 +56,7 @@ func NewLeadership(caller bus.Caller, leader Leader, subject string, opts Leader
 		}
 	}
 	def(&opts.Beat, time.Second)
-	def(&opts.Miss, 5*time.Second)
+	def(&opts.Miss, 4*time.Second)
 	def(&opts.Probe, 1500*time.Millisecond)
 	return &Leadership{caller: caller, leader: leader, subject: subject, opts: opts}
 }

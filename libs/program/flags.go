@@ -40,7 +40,7 @@ func (p *Program[C]) commandLine() *commandLine {
 		cl.fs.StringVar(dst, name, def, usage)
 	}
 	o := &cl.options
-	str(&o.NATS, "nats", DefaultNATS, "`URL` of the bus")
+	str(&o.NATS, "nats", DefaultNATS, "`URL` of the bus; of a cluster all of them, with commas")
 	str(&o.Data, "data", DefaultData, "`directory` of what this machine keeps: bus/bus-users.json, tokens, saves, run directories")
 	str(&o.Credentials, "credentials", "", "`file` of the bus's users and passwords (default: bus/bus-users.json in --data)")
 	str(&o.Config, "config", "", "settings `file` (YAML)")

@@ -87,9 +87,10 @@ func devices(ctx context.Context, profile, node string) (device.Provider, error)
 	return dev, err
 }
 
-// addressTowards is this machine's address on the way to the bus; nothing is sent.
+// addressTowards is this machine's address on the way to the bus, to the first of its servers; nothing is sent.
 func addressTowards(bus string) (string, error) {
-	u, err := url.Parse(bus)
+	first, _, _ := strings.Cut(bus, ",")
+	u, err := url.Parse(first)
 	if err != nil || u.Hostname() == "" {
 		return "", fmt.Errorf("--nats %q is not an address such as nats://10.0.0.1:4222", bus)
 	}

@@ -22,6 +22,10 @@ func TestSettleFillsInWhatTheMachineKnows(t *testing.T) {
 	if c.Address != "127.0.0.1" || c.Dir != filepath.Join(data, "nodes", c.Node) || c.SavesDir != filepath.Join(data, "saves") || c.CPU != simulatedCPU {
 		t.Errorf("%+v", c)
 	}
+	several := nodeagent.DefaultConfig()
+	if err := settle(&several, program.Options{NATS: "nats://127.0.0.1:7402,nats://127.0.0.2:7402", Data: data}, ""); err != nil || several.Address != "127.0.0.1" {
+		t.Errorf("a bus of several servers: address %q, %v", several.Address, err)
+	}
 	given := c
 	if err := settle(&given, program.Options{NATS: "nats://10.0.0.1:1", Data: "/elsewhere"}, ""); err != nil || given != c {
 		t.Errorf("what was set was changed: %+v, %v", given, err)
