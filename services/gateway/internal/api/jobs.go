@@ -78,13 +78,11 @@ func (s *Server) GetJob(ctx context.Context, req *apiv1.GetJobRequest) (*apiv1.G
 	return apiv1.GetJobResponse_builder{Job: jobView(st, j, s.Now().UnixNano())}.Build(), nil
 }
 
-var phases = []cell.Phase{cell.Queued, cell.Starting, cell.Running, cell.Stopping, cell.Backoff, cell.Succeeded, cell.Failed, cell.Cancelled}
-
 // ListJobs lists newest first, a page at a time, with totals over all pages.
 func (s *Server) ListJobs(ctx context.Context, req *apiv1.ListJobsRequest) (*apiv1.ListJobsResponse, error) {
 	who := auth.From(ctx)
 	phase := cell.Phase(req.GetPhase())
-	if phase != "" && !slices.Contains(phases, phase) {
+	if phase != "" && !slices.Contains(cell.Phases, phase) {
 		return nil, status.Errorf(codes.InvalidArgument, "phase: %q is not known; use one of %s", req.GetPhase(), joinPhases())
 	}
 	if q := req.GetQueue(); q != "" {
@@ -127,7 +125,7 @@ func (s *Server) ListJobs(ctx context.Context, req *apiv1.ListJobsRequest) (*api
 		}
 		b.Jobs = append(b.Jobs, jobRow(st, j, now).Build())
 	}
-	for _, p := range phases {
+	for _, p := range cell.Phases {
 		if counts[p] > 0 {
 			b.Counts = append(b.Counts, apiv1.PhaseCount_builder{Phase: new(string(p)), Jobs: new(counts[p])}.Build())
 		}
@@ -137,7 +135,7 @@ func (s *Server) ListJobs(ctx context.Context, req *apiv1.ListJobsRequest) (*api
 
 func joinPhases() string {
 	var words []string
-	for _, p := range phases {
+	for _, p := range cell.Phases {
 		words = append(words, string(p))
 	}
 	return strings.Join(words, ", ")

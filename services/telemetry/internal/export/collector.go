@@ -168,8 +168,6 @@ func (s *scrape) nodes(st *cell.State) {
 	}
 }
 
-var phases = []cell.Phase{cell.Queued, cell.Starting, cell.Running, cell.Stopping, cell.Backoff, cell.Succeeded, cell.Failed, cell.Cancelled}
-
 func (s *scrape) queues(st *cell.State) {
 	jobs := map[string]map[cell.Phase]int{}
 	for j := range st.Jobs() {
@@ -181,7 +179,7 @@ func (s *scrape) queues(st *cell.State) {
 		q[j.Phase]++
 	}
 	for q := range st.Queues() {
-		for _, p := range phases {
+		for _, p := range cell.Phases {
 			s.put(queueJobs, float64(jobs[q.Path][p]), q.Path, string(p))
 		}
 		s.put(queueUsed, float64(cell.QueueUsage(st, q.Path).GPUMilli)/1000, q.Path)

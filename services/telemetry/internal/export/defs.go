@@ -6,9 +6,6 @@
 package export
 
 import (
-	"fmt"
-	"strings"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/weft-fabric/weft/libs/metric"
@@ -22,13 +19,6 @@ type def struct {
 	labels []string
 	help   string
 	desc   *prometheus.Desc
-}
-
-func (d *def) kindName() string {
-	if d.kind == prometheus.CounterValue {
-		return "counter"
-	}
-	return "gauge"
 }
 
 // Metrics that come not from the agents' samples but from the ledger and from the service itself.
@@ -68,7 +58,7 @@ const (
 	counter = prometheus.CounterValue
 )
 
-// table is every metric, samples first, in the order of the catalogue and of the declarations above.
+// Every metric: those of the samples in the order of the catalogue, ours in the order of the declarations above.
 var (
 	sampled = sampledDefs()
 	owned   []*def
@@ -95,52 +85,4 @@ func sampledDefs() []*def {
 		out[m.ID] = d
 	}
 	return out
-}
-
-// Table writes docs/metrics.md.
-func Table() string {
-	var b strings.Builder
-	b.WriteString(`# Metrics
-
-Generated from the catalogue (libs/metric) and from services/telemetry/internal/export by
-` + "`go test ./services/telemetry/internal/export -run TestDocs -rewrite`" + `; do not edit.
-
-Everything here is on /metrics of the telemetry service (127.0.0.1:7403 by default). A value that was not measured is
-absent, never zero. ` + "`gpu`" + ` is the device's position in its node's inventory; ` + "`weft_gpu_info`" + ` says which card that is, and
-` + "`weft_gpu_allocation_info`" + ` who holds it. Power of the devices of one job, for example:
-
-` + "```promql" + `
-sum by (job) (weft_gpu_power_watts * on (node, gpu) group_right weft_gpu_allocation_info)
-` + "```" + `
-
-## Measured by the agents
-
-Cadence says how often the value can change: fast is every 100 ms on the wire, level every second, slow every 30 s. DCGM
-fields are given by number, since their names change.
-
-| name | type | unit | labels | cadence | OpenTelemetry | NVML | DCGM | meaning |
-|---|---|---|---|---|---|---|---|---|
-`)
-	for _, m := range metric.All() {
-		d := sampled[m.ID]
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | `%s` | %s | %s | %s |\n", d.name, d.kindName(), d.unit, strings.Join(d.labels, ", "),
-			[...]string{"fast", "level", "slow"}[m.Class], m.OTel, dash(m.NVML), dash(m.DCGM), d.help)
-	}
-	b.WriteString(`
-## From the ledger, and about the measuring itself
-
-| name | type | unit | labels | meaning |
-|---|---|---|---|---|
-`)
-	for _, d := range owned {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", d.name, d.kindName(), d.unit, dash(strings.Join(d.labels, ", ")), d.help)
-	}
-	return b.String()
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "–"
-	}
-	return s
 }

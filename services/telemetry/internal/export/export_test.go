@@ -1,8 +1,6 @@
 package export
 
 import (
-	"flag"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,25 +16,6 @@ import (
 	"github.com/weft-fabric/weft/services/telemetry/window"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the table of metrics anew")
-
-const docs = "../../../../docs/metrics.md"
-
-func TestDocs(t *testing.T) {
-	if *rewrite {
-		if err := os.WriteFile(docs, []byte(Table()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(docs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != Table() {
-		t.Fatal("docs/metrics.md does not say what the registry has: go test ./services/telemetry/internal/export -run TestDocs -rewrite")
-	}
-}
-
 func collector() *Collector {
 	proj := ledger.NewProjection(memledger.New(), ledger.Fold[*cell.State]{New: cell.NewState}, nil)
 	return NewCollector(shell.NewStore(window.Default()), proj, time.Now)
@@ -47,7 +26,7 @@ func TestTableIsTheRegistry(t *testing.T) {
 	descs := make(chan *prometheus.Desc, 1000)
 	collector().Describe(descs)
 	close(descs)
-	table := Table()
+	table := table()
 	name := regexp.MustCompile(`fqName: "([^"]+)"`)
 	n := 0
 	for d := range descs {
