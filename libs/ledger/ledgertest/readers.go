@@ -314,7 +314,7 @@ func takeover(t *testing.T, h Harness) {
 	if !a.Writer.Leading() || b.Writer.Leading() || a.Writer.Term() != 1 {
 		t.Fatalf("the standby did not keep quiet: term %d", a.Writer.Term())
 	}
-	until(4*time.Second, lb)
+	until(3*time.Second, lb)
 	if b.Writer.Leading() {
 		t.Fatal("the standby took over too early")
 	}

@@ -116,36 +116,45 @@ func harness(t testing.TB) ledgertest.Harness {
 	d := newDisk(t)
 	core := d.conn(t, bus.RoleCore)
 	return ledgertest.Harness{
-		Open: func(t testing.TB) ledger.Log { return open(t, d.conn(t, bus.RoleCore)) },
-		Force: func(t testing.TB, data []byte) {
-			if _, err := core.JS().Publish(t.Context(), bus.SubjectLedger, data); err != nil {
-				t.Fatal(err)
-			}
-		},
+		Open:  func(t testing.TB) ledger.Log { return open(t, d.conn(t, bus.RoleCore)) },
+		Force: func(t testing.TB, data []byte) { force(t, core, data) },
 		Image: d.image,
-		Trim: func(t testing.TB, seq uint64) {
-			s, err := core.JS().Stream(t.Context(), bus.StreamLedger)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Purge(t.Context(), jetstream.WithPurgeSequence(seq)); err != nil {
-				t.Fatal(err)
-			}
-		},
+		Trim:  func(t testing.TB, seq uint64) { trim(t, core, seq) },
 		Recreate: func(t testing.TB) {
 			if err := d.conn(t, bus.RoleCoreInit).JS().DeleteStream(t.Context(), bus.StreamLedger); err != nil {
 				t.Fatal(err)
 			}
 			d.apply(t)
 		},
-		Snapshots: func(t testing.TB) ledger.Snapshots {
-			s, err := natsledger.OpenSnapshots(t.Context(), core, bus.StreamLedger)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		},
+		Snapshots: func(t testing.TB) ledger.Snapshots { return snapshots(t, core) },
 	}
+}
+
+func force(t testing.TB, c *bus.Conn, data []byte) {
+	t.Helper()
+	if _, err := c.JS().Publish(t.Context(), bus.SubjectLedger, data); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func trim(t testing.TB, c *bus.Conn, seq uint64) {
+	t.Helper()
+	s, err := c.JS().Stream(t.Context(), bus.StreamLedger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Purge(t.Context(), jetstream.WithPurgeSequence(seq)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func snapshots(t testing.TB, c *bus.Conn) ledger.Snapshots {
+	t.Helper()
+	s, err := natsledger.OpenSnapshots(t.Context(), c, bus.StreamLedger)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
 }
 
 func TestContract(t *testing.T) { ledgertest.Run(t, harness) }
