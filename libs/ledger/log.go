@@ -31,6 +31,9 @@ var (
 	ErrConflict = errors.New("ledger: another writer appended first")
 	// ErrUnavailable: the log did not answer in time; whether the data was stored is unknown until Read tells.
 	ErrUnavailable = errors.New("ledger: log unavailable")
+	// ErrFull: the log's storage has no room. As with ErrUnavailable, only Read tells whether the data was stored: one
+	// replica of several may have had room.
+	ErrFull = errors.New("ledger: no room left in the log's storage")
 )
 
 // Log is the port to one stream of commits. Memory and NATS adapters pass ledgertest.
@@ -46,4 +49,10 @@ type Log interface {
 	Tail(ctx context.Context) (Tail, error)
 	// Wake returns a channel that receives (capacity one, never blocking the sender) when Read may have more.
 	Wake() <-chan struct{}
+}
+
+// Trimmable is a log whose beginning can be removed, for ever.
+type Trimmable interface {
+	// TrimBefore removes every record before seq; what was removed already is no error.
+	TrimBefore(ctx context.Context, seq uint64) error
 }

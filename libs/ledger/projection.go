@@ -144,6 +144,15 @@ func (p *Projection[S]) Lost() *Loss {
 	return p.loss
 }
 
+// Confirm says that a record is known to have been stored. If the log, read up to tail, ends before it, that is a loss.
+func (p *Projection[S]) Confirm(seq uint64, tail Tail) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if seq > p.at.Seq && (p.loss == nil || p.loss.Had.Seq < seq) {
+		p.loss = &Loss{Had: Position{Seq: seq}, Tail: tail}
+	}
+}
+
 // Err returns why the projection has stopped for good, or nil.
 func (p *Projection[S]) Err() error {
 	p.mu.RLock()
@@ -401,8 +410,8 @@ func (p *Projection[S]) read(rec Record) error {
 	p.at, p.commit = next, rec.Seq
 	if elected != nil {
 		p.leader = elected.GetLeader()
-		if p.loss != nil && rec.Seq > p.loss.Tail.Last {
-			p.loss = nil // somebody has taken over what is left
+		if p.loss != nil && rec.Seq > p.loss.Had.Seq {
+			p.loss = nil // somebody has taken over what is left, and nothing that was lost is missing below
 		}
 	}
 	p.mu.Unlock()

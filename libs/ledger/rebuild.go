@@ -138,6 +138,12 @@ func (p *Projection[S]) prove(ctx context.Context, log Log, m SnapshotMeta) (boo
 		return false, fmt.Errorf("ask for the ledger's end: %w", err)
 	}
 	ok := tail.Last >= m.Seq
+	if ok && at.Seq < tail.First && tail.First > 1 {
+		// Only what a snapshot on the chain covers is ever trimmed: the oldest record left is on the chain.
+		if at, ok, err = anchor(ctx, log, tail.First); err != nil {
+			return false, err
+		}
+	}
 	for next := max(at.Seq, 1); ok && next <= m.Seq; {
 		recs, err := log.Read(ctx, next, readBatch)
 		if err != nil {
@@ -167,24 +173,43 @@ func (p *Projection[S]) prove(ctx context.Context, log Log, m SnapshotMeta) (boo
 	return true, nil
 }
 
-// dropBeyond deletes the snapshots that lie beyond the log's end: what they hold is lost and adopted as lost.
-func (p *Projection[S]) dropBeyond(ctx context.Context) error {
+// anchor is the position of the oldest record stored.
+func anchor(ctx context.Context, log Log, first uint64) (Position, bool, error) {
+	recs, err := log.Read(ctx, first, readBatch)
+	if err != nil {
+		return Position{}, false, fmt.Errorf("read the oldest record left: %w", err)
+	}
+	if len(recs) == 0 {
+		return Position{}, false, nil
+	}
+	c, err := Decode(recs[0].Data)
+	if err != nil {
+		return Position{}, false, nil //nolint:nilerr // it is none: nothing can be proven from there
+	}
+	return Position{Seq: recs[0].Seq, Term: c.GetTerm(), Hash: Hash(recs[0].Data), TimeNS: c.GetTimeNs()}, true, nil
+}
+
+// beyond lists the snapshots that lie beyond the log's end: what they hold is lost.
+func (p *Projection[S]) beyond(ctx context.Context) ([]SnapshotMeta, error) {
 	if p.snaps == nil {
-		return nil
+		return nil, nil
 	}
 	tail, err := p.log.Tail(ctx)
 	if err != nil {
-		return fmt.Errorf("ask for the ledger's end: %w", err)
+		return nil, fmt.Errorf("ask for the ledger's end: %w", err)
 	}
 	all, err := p.snaps.List(ctx)
 	if err != nil {
-		return fmt.Errorf("list the ledger's snapshots: %w", err)
+		return nil, fmt.Errorf("list the ledger's snapshots: %w", err)
 	}
-	for _, m := range all {
-		if m.Seq > tail.Last {
-			if err := p.snaps.Delete(ctx, m); err != nil {
-				return fmt.Errorf("delete a snapshot beyond the ledger's end: %w", err)
-			}
+	return slices.DeleteFunc(all, func(m SnapshotMeta) bool { return m.Seq <= tail.Last }), nil
+}
+
+// drop deletes snapshots whose loss was adopted; they would push out those that can be used.
+func (p *Projection[S]) drop(ctx context.Context, ms []SnapshotMeta) error {
+	for _, m := range ms {
+		if err := p.snaps.Delete(ctx, m); err != nil {
+			return fmt.Errorf("delete a snapshot of what was lost: %w", err)
 		}
 	}
 	return nil

@@ -54,18 +54,35 @@ func (s *Snapshotter[S]) Step(ctx context.Context, _ time.Time) (bool, time.Time
 	if !s.due(seq) {
 		return false, time.Time{}, nil
 	}
-	m, data, ok := s.proj.Freeze()
-	if !ok || m.Seq <= s.newest {
-		return false, time.Time{}, nil
-	}
-	if ok, err := s.proj.prove(ctx, s.log, m); err != nil || !ok {
+	m, ok, err := s.write(ctx, s.newest)
+	if err != nil || !ok {
 		return false, time.Time{}, err
-	}
-	if err := s.snaps.Put(ctx, m, data); err != nil {
-		return false, time.Time{}, fmt.Errorf("write a snapshot at %d: %w", m.Seq, err)
 	}
 	s.newest = m.Seq
 	return true, time.Time{}, s.prune(ctx)
+}
+
+// Write writes a snapshot now, whatever is due. ok is false if there is nothing to write one of, or if the chain in the
+// log does not lead to what the projection holds.
+func (s *Snapshotter[S]) Write(ctx context.Context) (m SnapshotMeta, ok bool, err error) {
+	if m, ok, err = s.write(ctx, 0); err != nil || !ok {
+		return m, false, err
+	}
+	return m, true, s.prune(ctx)
+}
+
+func (s *Snapshotter[S]) write(ctx context.Context, after uint64) (SnapshotMeta, bool, error) {
+	m, data, ok := s.proj.Freeze()
+	if !ok || m.Seq <= after {
+		return m, false, nil
+	}
+	if ok, err := s.proj.prove(ctx, s.log, m); err != nil || !ok {
+		return m, false, err
+	}
+	if err := s.snaps.Put(ctx, m, data); err != nil {
+		return m, false, fmt.Errorf("write a snapshot at %d: %w", m.Seq, err)
+	}
+	return m, true, nil
 }
 
 func (s *Snapshotter[S]) due(seq uint64) bool {

@@ -31,6 +31,12 @@ type Writer[S any] struct {
 
 	// NewID makes commit ids; the default is a ULID. A simulator replaces it before the first use.
 	NewID func(now time.Time) string
+	// Confirmed tells the newest record that something outside the log proves to have been stored, 0 if nothing does. A
+	// log that ends before it has lost commits, which a process that just started can't know by itself. May be nil.
+	Confirmed func(ctx context.Context) (seq uint64, err error)
+	// OnAdopt gives the facts by which an adoption begins, each group true together; no leader reads the adopted log
+	// without them. May be nil.
+	OnAdopt func(s S) [][]*weftv1.Entry
 
 	append sync.Mutex // held over each append
 	unsure bool       // an append's fate is unknown: read to the tail first; guarded by append
@@ -89,27 +95,77 @@ func (w *Writer[S]) Lead(ctx context.Context, now time.Time) error {
 	return w.lead(ctx, now, false)
 }
 
-// Adopt leads a log that has lost its end: it accepts what is left and returns what was known to be lost, or nil.
-func (w *Writer[S]) Adopt(ctx context.Context, now time.Time) (*Loss, error) {
-	if _, err := w.proj.CatchUp(ctx, now); err != nil {
+// Survey reads to the end of the log and returns what is known to be lost, or nil.
+func (w *Writer[S]) Survey(ctx context.Context, now time.Time) (*Loss, error) {
+	// The outside is asked first: what a leader appends and announces meanwhile is then read, and not missed.
+	confirmed := uint64(0)
+	if w.Confirmed != nil {
+		var err error
+		if confirmed, err = w.Confirmed(ctx); err != nil {
+			return nil, fmt.Errorf("ask what of the ledger is known outside of it: %w", err)
+		}
+	}
+	tail, err := w.proj.CatchUp(ctx, now)
+	if err != nil {
 		return nil, err
 	}
-	loss := w.proj.Lost()
-	if err := w.proj.dropBeyond(ctx); err != nil {
+	w.proj.Confirm(confirmed, tail)
+	return w.proj.Lost(), nil
+}
+
+// Adopt leads a log that has lost its end: it accepts what is left and returns what was known to be lost, or nil. Empty
+// commits fill the places of what was lost, so that no place ever means two things to those who saw it: agents and
+// readers of events go by it. Only the election behind them ends the loss for everybody: an adoption that was cut short
+// is one that has not happened, and is done again.
+func (w *Writer[S]) Adopt(ctx context.Context, now time.Time) (*Loss, error) {
+	loss, err := w.Survey(ctx, now)
+	if err != nil {
+		return nil, err
+	}
+	beyond, err := w.proj.beyond(ctx)
+	if err != nil {
 		return loss, err
 	}
-	return loss, w.lead(ctx, now, true)
+	if err := w.lead(ctx, now, true); err != nil { // whoever still writes is deposed from here on
+		return loss, err
+	}
+	var groups [][]*weftv1.Entry
+	if w.OnAdopt != nil {
+		w.proj.View(func(s S, _ Position) { groups = w.OnAdopt(s) })
+	}
+	batches, err := SplitGroups(groups)
+	if err != nil {
+		return loss, err
+	}
+	for _, b := range batches {
+		if _, err := w.Commit(ctx, now, b, nil); err != nil {
+			return loss, fmt.Errorf("adopt: %w", err)
+		}
+	}
+	if loss == nil {
+		return nil, nil
+	}
+	for w.proj.Position().Seq < loss.Had.Seq {
+		if _, err := w.Commit(ctx, now, nil, nil); err != nil {
+			return loss, fmt.Errorf("fill the place of a lost commit: %w", err)
+		}
+	}
+	if err := w.lead(ctx, now, true); err != nil {
+		return loss, err
+	}
+	return loss, w.proj.drop(ctx, beyond)
 }
 
 func (w *Writer[S]) lead(ctx context.Context, now time.Time, adopt bool) error {
 	w.append.Lock()
 	defer w.append.Unlock()
 	w.setTerm(0)
-	if _, err := w.proj.CatchUp(ctx, now); err != nil {
+	loss, err := w.Survey(ctx, now)
+	if err != nil {
 		return err
 	}
 	w.unsure = false
-	if loss := w.proj.Lost(); loss != nil && !adopt {
+	if loss != nil && !adopt {
 		return loss
 	}
 	at := w.proj.Position()

@@ -119,6 +119,12 @@ func (l *Log) Trim(seq uint64) {
 	}
 }
 
+// TrimBefore implements ledger.Trimmable.
+func (l *Log) TrimBefore(_ context.Context, seq uint64) error {
+	l.Trim(seq)
+	return nil
+}
+
 // Recreate empties the log and gives it another creation time, as deleting and making the stream anew does.
 func (l *Log) Recreate() {
 	l.mu.Lock()

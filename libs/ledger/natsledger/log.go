@@ -23,6 +23,8 @@ const (
 	within  = 20 * time.Second       // one Append, all tries together: longer than two elections of the bus
 	pause   = 100 * time.Millisecond // between tries
 	ahead   = 4096                   // records that the follower may buffer before it waits for the reader
+
+	aheadBytes = 16 << 20 // and how many bytes of them, give or take one batch
 )
 
 // Log is one stream as a ledger.Log. Any number may be open on one connection; one Log serves one projection, because it
@@ -38,6 +40,7 @@ type Log struct {
 	follow  context.CancelFunc
 	epoch   uint64 // of the follower; an older one's deliveries are dropped
 	buf     []ledger.Record
+	bytes   int    // of buf
 	next    uint64 // the follower delivers this sequence or a later one next
 	want    uint64 // the reader has everything before
 	known   uint64 // newest sequence known to be stored
@@ -122,19 +125,31 @@ func refused(err error) bool {
 	return errors.As(err, &api)
 }
 
-// Codes of a compare-and-append that failed; replicated streams know two.
+// Codes of refusals that settle something.
 const (
 	codeWrongLastSequence         = 10071
-	codeWrongLastSequenceConstant = 10164
+	codeWrongLastSequenceConstant = 10164 // replicated streams know this one too
+	codeStoreFailed               = 10077
+	codeInsufficientResources     = 10023
+	codeStorageExceeded           = 10047
+	codeMemoryExceeded            = 10028
+	codeAccountExceeded           = 10002
 )
 
 // settle decides what a refusal means when nothing is found at expected+1: settled is false to try again.
 func (l *Log) settle(ctx context.Context, expected uint64, refusal error) (settled bool, err error) {
 	var api *jetstream.APIError
-	if !errors.As(refusal, &api) ||
-		(api.ErrorCode != codeWrongLastSequence && api.ErrorCode != codeWrongLastSequenceConstant) {
-		if api != nil && api.Code >= 500 {
-			return false, nil // no leader, no quorum: passing
+	if !errors.As(refusal, &api) {
+		return false, nil
+	}
+	switch api.ErrorCode {
+	case codeWrongLastSequence, codeWrongLastSequenceConstant:
+	case codeStoreFailed, codeInsufficientResources, codeStorageExceeded, codeMemoryExceeded, codeAccountExceeded:
+		// Not tried again here: that would only hold up whoever could free room.
+		return true, fmt.Errorf("append to %s at %d: %w: %w", l.name, expected+1, ledger.ErrFull, refusal)
+	default:
+		if api.Code >= 500 || api.Code == 404 || api.Code == 408 || api.Code == 429 {
+			return false, nil // no leader, no quorum, overload: passing
 		}
 		return true, fmt.Errorf("append to %s at %d: %w", l.name, expected+1, refusal)
 	}
@@ -180,4 +195,17 @@ func (l *Log) Tail(ctx context.Context) (ledger.Tail, error) {
 	l.known, l.rewound = tail.Last, false
 	l.mu.Unlock()
 	return tail, nil
+}
+
+// TrimBefore implements ledger.Trimmable.
+func (l *Log) TrimBefore(ctx context.Context, seq uint64) error {
+	if seq <= 1 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if err := l.stream.Purge(ctx, jetstream.WithPurgeSequence(seq)); err != nil {
+		return fmt.Errorf("trim %s before %d: %w", l.name, seq, err)
+	}
+	return nil
 }
