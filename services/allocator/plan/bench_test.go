@@ -42,3 +42,31 @@ func BenchmarkPlan(b *testing.B) {
 		})
 	}
 }
+
+// A long queue before a full cell: what a plan costs although nothing can start.
+func BenchmarkPlanLongQueue(b *testing.B) {
+	w := newWorld()
+	for i := range 1000 {
+		w.node(fmt.Sprintf("n%04d", i), machine{cards: 8, cliques: 2})
+	}
+	for i := range 8 {
+		w.queue(fmt.Sprintf("t%d", i), weighs(int64(1+i)))
+	}
+	for i := range 1000 {
+		w.submit(fmt.Sprintf("held-%04d", i), spec{queue: "t0", groups: []*weftv1.Group{gang(1, 8)}})
+	}
+	w.run(b)
+	for i := range 100_000 {
+		w.submit(fmt.Sprintf("job-%06d", i), spec{queue: fmt.Sprintf("t%d", i%8), priority: int32(i % 5), groups: []*weftv1.Group{gang(1<<(i%7), 1<<(i%4))}})
+	}
+	b.Run("plan", func(b *testing.B) {
+		for b.Loop() {
+			w.plan()
+		}
+	})
+	b.Run("explain", func(b *testing.B) {
+		for b.Loop() {
+			New(w.State, 7, w.at, DefaultPolicy()).Explain("job-099999")
+		}
+	})
+}

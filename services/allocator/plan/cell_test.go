@@ -146,7 +146,7 @@ func (w *world) submit(id string, sp spec) *cell.Job {
 }
 
 // plan asks for a plan of the world as it is.
-func (w *world) plan() *weftv1.Plan { return Plan(w.State, 7, w.at, DefaultPolicy()) }
+func (w *world) plan() *weftv1.Plan { return New(w.State, 7, w.at, DefaultPolicy()).Plan() }
 
 // apply commits a plan as the scheduler does: each step is checked against the state that the steps before it made, and
 // gets the ports that it leaves open.

@@ -56,12 +56,12 @@ const (
 
 // Explain says why a job is not running, by the planner's own code on the same state. It is nil for a job that the state
 // does not hold.
-func Explain(s *cell.State, seq uint64, now int64, pol Policy, id string) *weftv1.Explanation {
-	j := s.Job(id)
+func (c *Cycle) Explain(id string) *weftv1.Explanation {
+	j := c.s.Job(id)
 	if j == nil {
 		return nil
 	}
-	b := weftv1.Explanation_builder{Job: &j.ID, Phase: new(string(j.Phase)), BasedOn: &seq}
+	b := weftv1.Explanation_builder{Job: &j.ID, Phase: new(string(j.Phase)), BasedOn: &c.seq}
 	var r reason
 	switch {
 	case j.Phase == cell.Failed:
@@ -84,10 +84,8 @@ func Explain(s *cell.State, seq uint64, now int64, pol Policy, id string) *weftv
 		r = reason{token: Backoff, message: fmt.Sprintf("It failed (%s) and waits before its next attempt.", cell.Describe(j.Cause))}
 		b.EtaNs = &j.NotBefore
 	default:
-		b.Position = new(position(s, j))
-		p := newPlanner(s, now)
-		p.run(pol.Tries)
-		e := explanation{planner: p, j: j}
+		b.Position = new(position(c.s, j))
+		e := explanation{planner: c.planned(), j: j}
 		r = e.waiting()
 		b.Filters, b.Deficits, b.Holders = e.filters, e.deficits, e.holders
 	}

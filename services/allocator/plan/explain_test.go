@@ -226,7 +226,7 @@ func TestExplain(t *testing.T) {
 		t.Run(string(c.token)+"/"+c.name, func(t *testing.T) {
 			w := newWorld()
 			c.given(w, t)
-			e := Explain(w.State, 7, w.at, DefaultPolicy(), "j")
+			e := New(w.State, 7, w.at, DefaultPolicy()).Explain("j")
 			if e.GetToken() != string(c.token) || e.GetJob() != "j" || e.GetBasedOn() != 7 || e.GetPhase() != string(w.Job("j").Phase) {
 				t.Fatalf("explained as %v, want %s", e, c.token)
 			}
@@ -251,7 +251,7 @@ func TestExplain(t *testing.T) {
 }
 
 func TestExplainOfNoJob(t *testing.T) {
-	if e := Explain(newWorld().State, 7, 0, DefaultPolicy(), "j"); e != nil {
+	if e := New(newWorld().State, 7, 0, DefaultPolicy()).Explain("j"); e != nil {
 		t.Fatalf("got %v", e)
 	}
 }
@@ -262,7 +262,7 @@ func TestExplainWhenTheTriesRanOut(t *testing.T) {
 	w.node("n0", machine{cards: 8})
 	w.submit("i", spec{groups: []*weftv1.Group{gang(1, 1)}})
 	w.submit("j", spec{groups: []*weftv1.Group{gang(1, 1)}})
-	e := Explain(w.State, 7, w.at, Policy{Tries: 1}, "j")
+	e := New(w.State, 7, w.at, Policy{Tries: 1}).Explain("j")
 	if Token(e.GetToken()) != WaitingForPlan || !strings.Contains(e.GetMessage(), "turn has not come") {
 		t.Fatalf("explained as %v", e)
 	}
@@ -293,7 +293,7 @@ func TestHolders(t *testing.T) {
 	}
 	w.submit("j", spec{groups: []*weftv1.Group{gang(32, 1)}})
 	var got, want []string
-	for _, h := range Explain(w.State, 7, w.at, DefaultPolicy(), "j").GetHolders() {
+	for _, h := range New(w.State, 7, w.at, DefaultPolicy()).Explain("j").GetHolders() {
 		got = append(got, fmt.Sprintf("%s %d", h.GetJob(), h.GetGpuMilli()))
 	}
 	all := map[string]int64{"wide": held}

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 
@@ -12,20 +13,42 @@ import (
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
-// Plan proposes which waiting jobs start now and where. The same state, time and policy give the same plan. It is based
-// on the ledger sequence seq, which it only names.
+// Cycle is one planning cycle over one state. Its plan is made once, however many ask for it or for explanations. It is
+// not safe for concurrent use.
+type Cycle struct {
+	s   *cell.State
+	seq uint64
+	now int64
+	pol Policy
+	p   *planner // after its run; nil before
+}
+
+// New begins a cycle over s, which must not change while the cycle is used. It is based on the ledger sequence seq, which
+// it only names.
+func New(s *cell.State, seq uint64, now int64, pol Policy) *Cycle {
+	return &Cycle{s: s, seq: seq, now: now, pol: pol}
+}
+
+// Plan proposes which waiting jobs start now and where. The same state, time and policy give the same plan.
 //
 // Jobs are taken in weighted dominant-resource order over the queue tree, each counted as soon as it has its place. A
 // whole gang is placed or nothing; shapes that found no place are skipped as a class; and one blocked head never idles
 // capacity that it can't use.
-func Plan(s *cell.State, seq uint64, now int64, pol Policy) *weftv1.Plan {
-	p := newPlanner(s, now)
-	p.run(pol.Tries)
-	b := weftv1.Plan_builder{Id: new(planID(seq, p.steps)), BasedOn: &seq, Steps: p.steps}
+func (c *Cycle) Plan() *weftv1.Plan {
+	p := c.planned()
+	b := weftv1.Plan_builder{Id: new(planID(c.seq, p.steps)), BasedOn: &c.seq, Steps: p.steps}
 	if p.exhausted {
 		b.Exhausted = &p.exhausted
 	}
 	return b.Build()
+}
+
+func (c *Cycle) planned() *planner {
+	if c.p == nil {
+		c.p = newPlanner(c.s, c.now)
+		c.p.run(c.pol.Tries)
+	}
+	return c.p
 }
 
 // planner is one planning cycle over a state that it may change: an overlay.
@@ -59,13 +82,10 @@ func (p *planner) run(tries int) {
 // pass gives every waiting job its turn once, and says whether any started.
 func (p *planner) pass() (any bool) {
 	queues := forest(p.s)
-	failed := map[string]bool{} // shapes that found no place
-	for j := queues.next(p.s, p.whole); j != nil; j = queues.next(p.s, p.whole) {
+	failed := map[shape]bool{} // shapes that found no place
+	hopeless := func(j *cell.Job) bool { return failed[p.shape(j)] }
+	for j := queues.next(p, hopeless); j != nil; j = queues.next(p, hopeless) {
 		queues.take(j)
-		class := p.shape(j)
-		if failed[class] {
-			continue
-		}
 		if p.tries == 0 {
 			p.exhausted = true
 			return false
@@ -73,7 +93,7 @@ func (p *planner) pass() (any bool) {
 		p.tries--
 		start := p.place(j)
 		if start == nil {
-			failed[class] = true
+			failed[p.shape(j)] = true
 			continue
 		}
 		p.start(j, start)
@@ -135,22 +155,37 @@ func (p *planner) start(j *cell.Job, start *weftv1.Start) {
 }
 
 // shape is equal for jobs that find a place or none together: same demands, same limits, same claims.
-func (p *planner) shape(j *cell.Job) string {
-	type group struct {
-		Min, Max uint32
-		GPU, CPU int64
-		Memory   int64
-	}
-	var gs []group
+type shape struct {
+	queue, models, claim string
+	mixed, spot          bool
+	required             weftv1.TopologyLevel
+	first                group
+	more                 string // the other groups, in words
+}
+
+type group struct {
+	min, max         uint32
+	gpu, cpu, memory int64
+}
+
+func (p *planner) shape(j *cell.Job) shape {
 	spec := j.Spec
-	for _, g := range spec.GetGroups() {
-		gs = append(gs, group{g.GetMin(), g.GetMax(), g.GetGpuMilli(), g.GetCpuMilli(), g.GetMemoryBytes()})
+	sh := shape{
+		queue: j.Queue(), models: strings.Join(spec.GetModels(), " "), mixed: spec.GetMixed(), spot: spec.GetSpot(),
+		required: spec.GetTopology().GetRequired(),
 	}
-	claim := ""
 	if p.s.Claim(j.ID) != nil {
-		claim = j.ID
+		sh.claim = j.ID
 	}
-	return fmt.Sprintf("%q %v %q %v %v %v %q", j.Queue(), gs, spec.GetModels(), spec.GetMixed(), spec.GetTopology().GetRequired(), spec.GetSpot(), claim)
+	for i, g := range spec.GetGroups() {
+		x := group{g.GetMin(), g.GetMax(), g.GetGpuMilli(), g.GetCpuMilli(), g.GetMemoryBytes()}
+		if i == 0 {
+			sh.first = x
+		} else {
+			sh.more += fmt.Sprint(x)
+		}
+	}
+	return sh
 }
 
 // planID names a plan by what it says.

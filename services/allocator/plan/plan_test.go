@@ -291,7 +291,7 @@ func TestTriesBoundAPlan(t *testing.T) {
 		starts    []string
 		exhausted bool
 	}{{[]string{"a0", "a1"}, true}, {[]string{"a2", "a3"}, true}, {[]string{"a4"}, false}} {
-		p := Plan(w.State, 7, w.at, pol)
+		p := New(w.State, 7, w.at, pol).Plan()
 		if got := started(p); !slices.Equal(got, want.starts) || p.GetExhausted() != want.exhausted {
 			t.Fatalf("starts %v, exhausted %v, want %v", got, p.GetExhausted(), want)
 		}
@@ -310,7 +310,7 @@ func TestPlanID(t *testing.T) {
 	if p.GetBasedOn() != 7 || p.GetId() != w.plan().GetId() {
 		t.Fatalf("plan %s based on %d", p.GetId(), p.GetBasedOn())
 	}
-	if other := Plan(w.State, 8, w.at, DefaultPolicy()); other.GetId() == p.GetId() {
+	if other := New(w.State, 8, w.at, DefaultPolicy()).Plan(); other.GetId() == p.GetId() {
 		t.Fatal("plans of two records have one name")
 	}
 	w.submit("b", spec{groups: []*weftv1.Group{gang(1, 1)}})

@@ -156,13 +156,13 @@ func TestPlansAreDeterministicAndPure(t *testing.T) {
 		}
 		for range 3 {
 			for _, s := range []*cell.State{w.State, other} {
-				if got := Plan(s, 7, w.at, DefaultPolicy()); !proto.Equal(got, want) {
+				if got := New(s, 7, w.at, DefaultPolicy()).Plan(); !proto.Equal(got, want) {
 					t.Fatalf("the same state gives\n%v\nand\n%v", want, got)
 				}
 			}
 		}
 		for j := range w.LiveJobs() {
-			Explain(w.State, 7, w.at, DefaultPolicy(), j.ID)
+			New(w.State, 7, w.at, DefaultPolicy()).Explain(j.ID)
 		}
 		if cell.Hash(w.State) != before {
 			t.Fatal("planning changed the state")
@@ -177,7 +177,7 @@ func TestExplainAgreesWithPlan(t *testing.T) {
 		w := anyWorld(t)
 		starts := started(w.plan())
 		for j := range w.Jobs() {
-			e := Explain(w.State, 7, w.at, DefaultPolicy(), j.ID)
+			e := New(w.State, 7, w.at, DefaultPolicy()).Explain(j.ID)
 			token := Token(e.GetToken())
 			if (token == WaitingForPlan) != slices.Contains(starts, j.ID) {
 				t.Errorf("%s: %s; the plan starts %v", j.ID, token, starts)

@@ -109,20 +109,24 @@ func compareBool(a, b bool) int {
 }
 
 // next is the job that this branch would start next: its own first one, or that of the child that is served least. Its
-// own jobs count as one more child, of weight 1 and without a quota.
-func (b *branch) next(s *cell.State, whole cell.Amounts) *cell.Job {
+// own jobs count as one more child, of weight 1 and without a quota. Hopeless jobs are dropped, so that they neither hold
+// up their queue nor cost another look.
+func (b *branch) next(p *planner, hopeless func(*cell.Job) bool) *cell.Job {
 	var best *cell.Job
 	var bestKey key
+	for len(b.jobs) > 0 && hopeless(b.jobs[0]) {
+		b.jobs = b.jobs[1:]
+	}
 	if len(b.jobs) > 0 {
 		best = b.jobs[0]
-		bestKey = keyOf(b.ownUsage(s), nil, best, whole)
+		bestKey = keyOf(b.ownUsage(p.s), nil, best, p.whole)
 	}
 	for _, c := range b.children {
-		j := c.next(s, whole)
+		j := c.next(p, hopeless)
 		if j == nil {
 			continue
 		}
-		if k := keyOf(cell.QueueUsage(s, c.path), c.set, j, whole); best == nil || k.less(bestKey) {
+		if k := keyOf(cell.QueueUsage(p.s, c.path), c.set, j, p.whole); best == nil || k.less(bestKey) {
 			best, bestKey = j, k
 		}
 	}

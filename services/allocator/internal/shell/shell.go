@@ -3,6 +3,7 @@
 package shell
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -23,12 +24,14 @@ const (
 
 // Answerer serves weft.rpc.allocator.plan and .explain. It is a run.Shell.
 type Answerer struct {
-	proj    *ledger.Projection[*cell.State]
-	policy  plan.Policy
-	plans   bus.Server
-	asks    bus.Server
-	wake    <-chan struct{}
-	waiting []question
+	proj     *ledger.Projection[*cell.State]
+	policy   plan.Policy
+	plans    bus.Server
+	asks     bus.Server
+	wake     <-chan struct{}
+	waiting  []question
+	newest   *plan.Cycle // for the state at newestAt, with what was worked out for those who asked before
+	newestAt ledger.Position
 }
 
 // question is a plan asked for at a position that may not be reached yet.
@@ -61,13 +64,13 @@ func (a *Answerer) Wakes() []<-chan struct{} {
 func (a *Answerer) Step(_ context.Context, now time.Time) (bool, time.Time, error) {
 	took := a.take(now)
 	var s *cell.State
-	var seq uint64
-	a.proj.View(func(live *cell.State, at ledger.Position) { s, seq = live.Overlay(), at.Seq })
-	answered, next := a.answer(s, seq, now)
-	// One explanation a step: each costs as much as a plan, and plans must not wait for a row of them.
+	var at ledger.Position
+	a.proj.View(func(live *cell.State, pos ledger.Position) { s, at = live.Overlay(), pos })
+	answered, next := a.answer(s, at, now)
+	// One explanation a step: each may cost as much as a plan, and plans must not wait for a row of them.
 	asks := a.asks.Next(1)
 	for _, r := range asks {
-		a.explain(r, s, seq, now)
+		a.explain(r, s, at, now)
 	}
 	return took || answered || len(asks) > 0, next, nil
 }
@@ -88,16 +91,16 @@ func (a *Answerer) take(now time.Time) bool {
 
 // answer serves the questions whose record was read, all with one plan, and refuses those that waited too long, whatever
 // was read meanwhile: who asked asks again. next is when the next one has waited long enough.
-func (a *Answerer) answer(s *cell.State, seq uint64, now time.Time) (did bool, next time.Time) {
+func (a *Answerer) answer(s *cell.State, at ledger.Position, now time.Time) (did bool, next time.Time) {
 	var p *weftv1.Plan
 	keep := a.waiting[:0]
 	for _, q := range a.waiting {
 		switch {
 		case !now.Before(q.until):
-			refuse(q.req, bus.CodeBehind, fmt.Sprintf("ledger record %d was not read in %v; the allocator is at %d", q.at, patience, seq))
-		case q.at <= seq:
+			refuse(q.req, bus.CodeBehind, fmt.Sprintf("ledger record %d was not read in %v; the allocator is at %d", q.at, patience, at.Seq))
+		case q.at <= at.Seq:
 			if p == nil {
-				p = plan.Plan(s, seq, now.UnixNano(), a.policy)
+				p = a.cycle(s, at, now).Plan()
 			}
 			respond(q.req, p)
 		default:
@@ -113,13 +116,21 @@ func (a *Answerer) answer(s *cell.State, seq uint64, now time.Time) (did bool, n
 	return did, next
 }
 
-func (a *Answerer) explain(r bus.Request, s *cell.State, seq uint64, now time.Time) {
+// cycle is the planning cycle for the state at a place in the ledger: questions about one state share the work.
+func (a *Answerer) cycle(s *cell.State, at ledger.Position, now time.Time) *plan.Cycle {
+	if a.newest == nil || a.newestAt.Seq != at.Seq || !bytes.Equal(a.newestAt.Hash, at.Hash) {
+		a.newest, a.newestAt = plan.New(s, at.Seq, now.UnixNano(), a.policy), at
+	}
+	return a.newest
+}
+
+func (a *Answerer) explain(r bus.Request, s *cell.State, at ledger.Position, now time.Time) {
 	var q weftv1.ExplainRequest
 	if err := proto.Unmarshal(r.Data, &q); err != nil {
 		refuse(r, bus.CodeInvalid, "not an explain request")
 		return
 	}
-	e := plan.Explain(s, seq, now.UnixNano(), a.policy, q.GetJob())
+	e := a.cycle(s, at, now).Explain(q.GetJob())
 	if e == nil {
 		refuse(r, bus.CodeNotFound, fmt.Sprintf("no job %s; list jobs with `weft ps`", q.GetJob()))
 		return
