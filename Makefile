@@ -106,9 +106,14 @@ chaos-leader: setup-demo
 bench-latency: build
 	@bin/weft bench latency
 
+## bench-scale: listings, explain and memory with 100,000 queued jobs on 1,000 nodes in use
+bench-scale: build
+	@bin/weft bench scale
+
 ## bench-smoke: each benchmark once, small, to prove that it runs
 bench-smoke: build
 	@bin/weft bench latency --runs 5 --no-bar
+	@bin/weft bench scale --jobs 2000 --nodes 50 --no-bar
 
 ## fuzz: every fuzz target for FUZZTIME (default 60s)
 FUZZTIME ?= 60s
@@ -123,4 +128,4 @@ dev:
 clean:
 	rm -rf bin
 
-.PHONY: help demo check setup setup-demo build services generate generate-clean fmt lint fence modules modules-check test test-race e2e chaos-one chaos-leader bench-latency bench-smoke fuzz dev clean
+.PHONY: help demo check setup setup-demo build services generate generate-clean fmt lint fence modules modules-check test test-race e2e chaos-one chaos-leader bench-latency bench-scale bench-smoke fuzz dev clean

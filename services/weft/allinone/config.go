@@ -37,10 +37,11 @@ type Config struct {
 	REST     string
 	Metrics  string
 	NATS     string
-	Simulate int    // simulated nodes; -1 = two if there is no real GPU, else none
-	Profile  string // of simulated nodes
-	PortBase int    // first port for ranks; each node takes PortsPerNode
-	Verbose  bool   // log at level info; otherwise only warnings
+	Simulate int      // simulated nodes; -1 = two if there is no real GPU, else none
+	Profile  string   // of simulated nodes
+	PortBase int      // first port for ranks; each node takes PortsPerNode
+	Guests   []string // nodes whose agents are not started here and may sign in
+	Verbose  bool     // log at level info; otherwise only warnings
 	LogTo    io.Writer
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -124,7 +125,7 @@ func (f *Fabric) startBus(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--nats %s: the port is not a number", f.cfg.NATS)
 	}
-	var names []string
+	names := slices.Clone(f.cfg.Guests)
 	for _, n := range f.nodes {
 		names = append(names, n.name)
 	}
@@ -142,6 +143,11 @@ func (f *Fabric) startBus(ctx context.Context) error {
 	}
 	defer nodes.Close()
 	return bus.Apply(ctx, core, nodes, bus.ApplyOptions{Replicas: 1})
+}
+
+// Guest signs in as a node of Config.Guests; the caller closes it.
+func (f *Fabric) Guest(ctx context.Context, node string) (*bus.Conn, error) {
+	return f.srv.Conn(ctx, bus.NodeRole(node))
 }
 
 // conn opens a connection that Stop closes.

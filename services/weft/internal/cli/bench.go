@@ -34,8 +34,25 @@ func benchCmd(a *app) *cobra.Command {
 		},
 	}
 	latency.Flags().IntVar(&runs, "runs", 100, "measured runs")
-	latency.Flags().BoolVar(&noBar, "no-bar", false, "print the figures, never fail by them")
-	cmd.AddCommand(latency)
+	size := bench.Size{}
+	scale := &cobra.Command{
+		Use:   "scale",
+		Short: "Listings, explain and memory of a large cell",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench.Scale(cmd.Context(), a.out, size, func(f *allinone.Fabric) (bench.Reader, func(), error) {
+				c, err := dial(f.Context())
+				if err != nil {
+					return nil, nil, err
+				}
+				return c, c.close, nil
+			}, !noBar)
+		},
+	}
+	scale.Flags().IntVar(&size.Jobs, "jobs", 100_000, "queued jobs")
+	scale.Flags().IntVar(&size.Nodes, "nodes", 1000, "nodes, all in use")
+	cmd.PersistentFlags().BoolVar(&noBar, "no-bar", false, "print the figures, never fail by them")
+	cmd.AddCommand(latency, scale)
 	return cmd
 }
 

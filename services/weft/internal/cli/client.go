@@ -65,6 +65,11 @@ func (a *app) connect() (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	return dial(*c)
+}
+
+// dial opens a connection to a fabric's door.
+func dial(c allinone.Context) (*client, error) {
 	conn, err := grpc.NewClient("passthrough:///"+c.GRPC,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithPerRPCCredentials(bearer(c.Token)),
