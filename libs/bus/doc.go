@@ -3,7 +3,7 @@
 //
 // It owns the accounts, streams, buckets, subjects, permissions and limits (streams.go, the one place that declares
 // them), the connection of a service to one account, the embedded server of `weft up`, and Follow, the loop that reads
-// a stream. The adapters of the ports are in membus (synchronous, for tests and the simulator) and busnats (NATS), held
+// a stream. The adapters of the ports are in membus (synchronous, for tests) and busnats (NATS), held
 // together by the contract suites in bustest.
 //
 // It never knows what a message means, never copies a foreign header into a stream, and never sends the header

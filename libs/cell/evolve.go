@@ -347,7 +347,7 @@ func (s *State) archive(e *weftv1.JobsArchived, at int64) {
 	}
 }
 
-// job changes a live job through a copy; the change is dropped if with says so.
+// job changes a live job through a copy; the change is dropped if with returns false.
 func (s *State) job(id string, with func(*Job) bool) {
 	old, ok := s.live.get(id)
 	if !ok {

@@ -80,13 +80,8 @@ func freePorts(all PortRange, used []PortRange) []PortRange {
 	return out
 }
 
-// FindPorts returns the base of count free ports in a row. The search begins at a place that turn moves, so that an
-// attempt after a busy port does not get the same ports again.
-func FindPorts(s *State, n *Node, count, turn uint32) (base uint32, ok bool) {
-	return Free(s, n).FindPorts(PortRange{n.Inventory.GetPortBase(), n.Inventory.GetPortCount()}, count, turn)
-}
-
-// FindPorts is the same on what is left of the node's ports.
+// FindPorts returns the base of count free ports in a row, out of all the node's ports. The search begins at a place that
+// turn moves, so that an attempt after a busy port does not get the same ports again.
 func (f NodeFree) FindPorts(all PortRange, count, turn uint32) (base uint32, ok bool) {
 	if count == 0 || all.Count == 0 {
 		return 0, count == 0

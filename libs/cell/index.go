@@ -159,9 +159,6 @@ func QueueUsage(s *State, path string) Amounts { return QueueTotals(s, path).Use
 // QueueDemand is what the smallest gangs of the waiting jobs of a queue and of those below it ask for.
 func QueueDemand(s *State, path string) Amounts { return QueueTotals(s, path).Demand }
 
-// SampledUsage is the decayed usage of a queue in GPU-milli seconds, as the newest UsageSampled said.
-func SampledUsage(s *State, path string) int64 { u, _ := s.sampled.get(path); return u }
-
 // Parent is the path of the queue above, or empty.
 func Parent(path string) string {
 	i := strings.LastIndexByte(path, '/')

@@ -2,8 +2,8 @@
 // environment variables. It owns the order and the names; what a value means is its service's matter (Validate).
 //
 // A field tagged `koanf:"silent"` of a struct tagged `koanf:"policy"` is policy.silent in the file, and
-// WEFT_POLICY_SILENT in the environment. Durations are written as 15s,
-// lists in the environment as a,b. A key of the file that no field has is an error.
+// WEFT_POLICY_SILENT in the environment. Durations are written as 15s, lists in the environment as a,b. A key of the
+// file that no field has is an error.
 package config
 
 import (
@@ -29,12 +29,9 @@ const (
 // Validator is a settings struct that can say what is wrong with it.
 type Validator interface{ Validate() error }
 
-// Load lays the file (path "" = none) and the environment over the defaults in dst, a pointer to a struct, and
-// validates the result.
-func Load(dst any, path string) error { return load(dst, path, os.Environ) }
-
-// Read is Load without the validation, for who fills in what the settings left open first. over maps keys to texts
-// that win over file and environment: the flags of a command line.
+// Read lays the file (path "" = none) and the environment over the defaults in dst, a pointer to a struct. It does not
+// validate: whoever calls may fill in first what the settings left open. over maps keys to texts that win over file and
+// environment: the flags of a command line.
 func Read(dst any, path string, over map[string]string) error {
 	return read(dst, path, func() []string {
 		environ := os.Environ()
@@ -75,18 +72,6 @@ func Fields(dst any) []Field {
 // EnvName is the variable of a key.
 func EnvName(key string) string {
 	return prefix + strings.ToUpper(strings.NewReplacer(".", "_", "-", "_").Replace(key))
-}
-
-func load(dst any, path string, environ func() []string) error {
-	if err := read(dst, path, environ); err != nil {
-		return err
-	}
-	if v, ok := dst.(Validator); ok {
-		if err := v.Validate(); err != nil {
-			return fmt.Errorf("settings: %w", err)
-		}
-	}
-	return nil
 }
 
 func read(dst any, path string, environ func() []string) error {

@@ -1,6 +1,6 @@
 // Package manifest reads what ranks saved: it finds the parts of saves below a tier's root, reads their part.json without
-// trusting it, and verifies the bytes; it deletes a save where it is told to. It never writes a save, and never decides whether a save is complete: that is the
-// checkpoint service's matter.
+// trusting it, verifies the bytes, and deletes a save where it is told to. It never writes a save, and never decides
+// whether one is complete: that is the checkpoint service's matter.
 //
 // A part is one rank's contribution to a save, published by one rename (libs/python/weft.py does that). Whoever runs in
 // the job may have written anything there: names that lead out, symbolic links, pipes, files of any size. So nothing is

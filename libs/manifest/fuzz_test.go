@@ -72,12 +72,12 @@ func FuzzVerify(f *testing.F) {
 		files := map[string]string{name: string(content)}
 		root := t.TempDir()
 		dir := publish(t, root, record(1, 7, files), files)
-		ref, err := Verify(dir)
+		ref, err := Verify(t.Context(), dir)
 		var bad *Corrupt
 		if err != nil && !errors.As(err, &bad) {
 			t.Fatalf("neither whole nor corrupt: %v", err)
 		}
-		if again, err2 := Verify(dir); (err == nil) != (err2 == nil) || !proto.Equal(ref, again) {
+		if again, err2 := Verify(t.Context(), dir); (err == nil) != (err2 == nil) || !proto.Equal(ref, again) {
 			t.Fatalf("first %v, %v; then %v, %v", ref, err, again, err2)
 		}
 		if len(content) == 0 {
@@ -87,7 +87,7 @@ func FuzzVerify(f *testing.F) {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Verify(dir); !errors.As(err, &bad) {
+		if _, err := Verify(t.Context(), dir); !errors.As(err, &bad) {
 			t.Fatalf("a changed byte: %v", err)
 		}
 	})
@@ -103,7 +103,7 @@ func FuzzRecord(f *testing.F) {
 		root := t.TempDir()
 		dir := publish(t, root, record(1, 7, twoFiles), twoFiles)
 		write(t, filepath.Join(dir, PartFile), b)
-		ref, err := Verify(dir)
+		ref, err := Verify(t.Context(), dir)
 		var bad *Corrupt
 		if err != nil {
 			if !errors.As(err, &bad) {

@@ -126,7 +126,7 @@ func NewScanner(root, node string) *Scanner {
 }
 
 // Scan returns the parts of the given jobs that are new since the last call, verified. Call it while their ranks run and
-// once after they ended. A part is returned once per Scanner: if reporting it fails, Forget it. The error joins what was
+// once after they ended. A part is returned once per Scanner: it is the caller's to report until that succeeds. The error joins what was
 // found wrong, each *Corrupt once, and what could not be read now and will be tried again; the parts count all the same.
 // A job that is not named is forgotten: name it again, and its parts are returned again.
 func (s *Scanner) Scan(ctx context.Context, jobs []Job) ([]*weftv1.PartRef, error) {
@@ -181,11 +181,8 @@ func (s *Scanner) look(ctx context.Context, path string) (*weftv1.PartRef, error
 	if p.Node != s.node {
 		return nil, nil
 	}
-	return VerifyContext(ctx, dir)
+	return Verify(ctx, dir)
 }
-
-// Forget makes the next Scan return the part at path again.
-func (s *Scanner) Forget(path string) { delete(s.done, path) }
 
 // keep drops the memory of jobs that are not named any more.
 func (s *Scanner) keep(jobs []Job) {

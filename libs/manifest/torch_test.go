@@ -136,7 +136,7 @@ func TestStructure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			files := map[string]string{c.file: string(c.content)}
-			ref, err := Verify(publish(t, t.TempDir(), record(1, 7, files), files))
+			ref, err := Verify(t.Context(), publish(t, t.TempDir(), record(1, 7, files), files))
 			if c.why != "" {
 				wantCorrupt(t, err, c.why)
 			} else if err != nil || ref.GetFormat() != c.format {
@@ -227,7 +227,7 @@ func TestFailingDiskIsNoDamage(t *testing.T) {
 func TestFormatsOfAPart(t *testing.T) {
 	files := map[string]string{"a.pt": string(archive(t, zip.Store, "pickle")), "b.safetensors": string(tensors(`{}`, "")), "c.json": "{}"}
 	dir := publish(t, t.TempDir(), record(0, 1, files), files)
-	ref, err := Verify(dir)
+	ref, err := Verify(t.Context(), dir)
 	if err != nil || ref.GetFormat() != "other,safetensors,torch" {
 		t.Errorf("%q, %v", ref.GetFormat(), err)
 	}
@@ -235,7 +235,7 @@ func TestFormatsOfAPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if os.Geteuid() != 0 { // root reads it all the same
-		_, err = Verify(dir)
+		_, err = Verify(t.Context(), dir)
 		wantLater(t, err)
 	}
 }

@@ -34,29 +34,16 @@ const (
 // errCancelled ends a read early.
 var errCancelled = errors.New("verification cancelled")
 
-// ReadPart reads the part.json of the part in dir, an absolute path that ends in <tenant>/<job>/<save>/rank-<r>, and
-// compares it with that place. It reads no other file: hashes are absent from the result, and nothing is verified.
-func ReadPart(dir string) (*weftv1.PartRef, error) {
-	ref, _, d, err := read(dir)
-	if err != nil {
-		return nil, err
-	}
-	d.close()
-	return ref, nil
-}
-
 // Verify reads every byte of the part in dir back and compares sizes and SHA-256 with what its rank wrote down, looks
-// for files that are not listed, and checks the structure of formats that it knows. The result carries CRC64NVME and
-// BLAKE3 of every file. A *Corrupt is final; any other error says nothing about the part.
-func Verify(dir string) (*weftv1.PartRef, error) { return VerifyContext(context.Background(), dir) }
-
-// VerifyContext is Verify that ends early with ctx.
-func VerifyContext(ctx context.Context, dir string) (*weftv1.PartRef, error) {
+// for files that are not listed, and checks the structure of formats that it knows. dir is an absolute path that ends in
+// <tenant>/<job>/<save>/rank-<r>. The result carries CRC64NVME and BLAKE3 of every file. A *Corrupt is final; any other
+// error, the end of ctx among them, says nothing about the part.
+func Verify(ctx context.Context, dir string) (*weftv1.PartRef, error) {
 	ref, _, err := VerifyOrigin(ctx, dir)
 	return ref, err
 }
 
-// VerifyOrigin is VerifyContext that also says on which node the part's rank ran, as the rank itself wrote.
+// VerifyOrigin is Verify that also says on which node the part's rank ran, as the rank itself wrote.
 func VerifyOrigin(ctx context.Context, dir string) (ref *weftv1.PartRef, node string, err error) {
 	ref, p, d, err := read(dir)
 	if err != nil {

@@ -86,7 +86,7 @@ func (j *job) verified() []string {
 		j.t.Fatal(err)
 	}
 	for _, p := range paths {
-		if _, err := manifest.Verify(filepath.Join(j.root, p)); err != nil {
+		if _, err := manifest.Verify(j.t.Context(), filepath.Join(j.root, p)); err != nil {
 			j.t.Errorf("a published part is not whole: %v", err)
 		}
 	}
@@ -291,7 +291,7 @@ func TestTorch(t *testing.T) {
 	}
 	j.must(nil, nil, "torch_save")
 	paths := j.verified()
-	part, err := manifest.Verify(filepath.Join(j.root, paths[0]))
+	part, err := manifest.Verify(t.Context(), filepath.Join(j.root, paths[0]))
 	if err != nil || part.GetFormat() != manifest.FormatTorch {
 		t.Fatalf("format %q, %v", part.GetFormat(), err)
 	}
@@ -299,7 +299,7 @@ func TestTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	var bad *manifest.Corrupt
-	if _, err := manifest.Verify(filepath.Join(j.root, paths[0])); !errors.As(err, &bad) {
+	if _, err := manifest.Verify(t.Context(), filepath.Join(j.root, paths[0])); !errors.As(err, &bad) {
 		t.Errorf("a flipped bit: %v", err)
 	}
 }

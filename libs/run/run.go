@@ -1,5 +1,5 @@
 // Package run owns the life of services: loops, clock, goroutines, start and stop. Shells own none of them: a shell is
-// steppable, and the same shell is stepped here in real time and by the simulator in virtual time.
+// steppable, and the same shell is stepped here in real time and by tests in virtual time.
 package run
 
 import (

@@ -71,7 +71,7 @@ func (f *fabric) save(step uint64, damaged bool) string {
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		part, err := manifest.Verify(filepath.Join(f.root, path))
+		part, err := manifest.Verify(context.Background(), filepath.Join(f.root, path))
 		if err != nil {
 			f.t.Fatal(err)
 		}

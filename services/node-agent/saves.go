@@ -15,7 +15,7 @@ import (
 
 // verifyPart reads one part of a save back. Only what is certainly damaged makes the save unrestorable.
 func verifyPart(ctx context.Context, dir string) error {
-	_, err := manifest.VerifyContext(ctx, dir)
+	_, err := manifest.Verify(ctx, dir)
 	var bad *manifest.Corrupt
 	if errors.As(err, &bad) {
 		return &launch.Unrestorable{Why: bad.Error()}
@@ -33,6 +33,7 @@ const maxRemembered = 64
 func scanParts(cfg Config) shell.Scan {
 	sc := manifest.NewScanner(cfg.SavesDir, cfg.Node)
 	active := map[manifest.Job]time.Time{}
+	said := ""
 	return func(ctx context.Context, jobs []shell.SaveJob, now time.Time) []*weftv1.PartRef {
 		for _, j := range jobs {
 			active[manifest.Job{Tenant: j.Tenant, ID: j.Job}] = now
@@ -49,9 +50,18 @@ func scanParts(cfg Config) shell.Scan {
 		}
 		names = names[:len(active)]
 		parts, err := sc.Scan(ctx, names)
-		if err != nil && ctx.Err() == nil {
-			slog.Warn("saves", "error", err)
+		if ctx.Err() != nil {
+			return parts
 		}
+		// A file system that is away fails every scan alike: that is news once.
+		wrong := ""
+		if err != nil {
+			wrong = err.Error()
+		}
+		if wrong != "" && wrong != said {
+			slog.Warn("saves are damaged or cannot be read", "error", err)
+		}
+		said = wrong
 		return parts
 	}
 }

@@ -1,7 +1,7 @@
-// Package membus is the bus in memory: deterministic, synchronous, without goroutines, for tests and the simulator.
+// Package membus is the bus in memory: deterministic, synchronous, without goroutines, for tests.
 // A message is visible to every reader when the call that wrote it returns.
 //
-// It keeps to the limits that bus.streams.go declares for a stream of that name (subjects, one message per subject, bytes with
+// It keeps to the limits that bus/streams.go declares for a stream of that name (subjects, one message per subject, bytes with
 // refusal when full); age is not simulated. Streams of other names have no limits.
 package membus
 

@@ -100,21 +100,6 @@ func (s *Save) Unusable() string {
 	return fmt.Sprintf("it is %s: %s", s.State, s.Reason)
 }
 
-// Best is the save that a restore would use: the newest committed full one, or of any class if light ones may serve. It is
-// nil if there is none.
-func Best(ix *Index, job string, light bool) *Save {
-	j := ix.Job(job)
-	if j == nil {
-		return nil
-	}
-	for s := range j.Saves() {
-		if s.State == Committed && (light || s.Ref.GetClass() == weftv1.SaveClass_SAVE_CLASS_FULL) {
-			return s
-		}
-	}
-	return nil
-}
-
 // List describes a job's saves in restore order.
 func List(ix *Index, job string) []*weftv1.SaveState {
 	j := ix.Job(job)

@@ -1,5 +1,6 @@
 // Package keeper is the rule of the checkpoint service: the index of saves that the checkpoint log folds into, when a
-// save is complete, which one is the best to restore, and which may be deleted.
+// save is complete, and which may be deleted. It does not choose what a job resumes from: the scheduler does, from the
+// saves that this log committed.
 //
 // It is pure: no files, no clock, no bus. It never touches a byte of a save: that a part was verified is told to it.
 //

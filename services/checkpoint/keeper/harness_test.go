@@ -95,9 +95,14 @@ func kinds(facts []*weftv1.CheckpointFact) string {
 	return strings.Join(out, " ")
 }
 
+// best is the save that a restore would use, by the order of saves.
 func (w *world) best(job string, light bool) string {
-	if s := Best(w.ix, job, light); s != nil {
-		return s.Ref.GetSave()
+	if j := w.ix.Job(job); j != nil {
+		for s := range j.Saves() {
+			if s.State == Committed && (light || s.Ref.GetClass() == weftv1.SaveClass_SAVE_CLASS_FULL) {
+				return s.Ref.GetSave()
+			}
+		}
 	}
 	return ""
 }

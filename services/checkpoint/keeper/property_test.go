@@ -317,7 +317,6 @@ func TestEvolveIsTotal(t *testing.T) {
 		}
 		for _, job := range ix.Jobs() {
 			List(ix, job)
-			Best(ix, job, true)
 			Retain(ix, job, Policy{1, 1}, func(string) bool { return false })
 		}
 	})

@@ -119,7 +119,7 @@ func (s *Shell) locate(r bus.Request) {
 func (s *Shell) examine(k saveKey, q *question, job manifest.Job, p *weftv1.PartVerified) {
 	dir, term, path := s.cfg.Dir, s.term, p.GetPart().GetPath()
 	s.deps.Pool.Go(func(ctx context.Context) func() {
-		got, err := manifest.VerifyContext(ctx, filepath.Join(dir, filepath.FromSlash(path)))
+		got, err := manifest.Verify(ctx, filepath.Join(dir, filepath.FromSlash(path)))
 		if ctx.Err() != nil {
 			return nil
 		}

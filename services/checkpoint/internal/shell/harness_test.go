@@ -153,7 +153,7 @@ func (f *fabric) write(job string, attempt uint32, step uint64, class weftv1.Sav
 // verify is what the agent found in a part.
 func (f *fabric) verify(path string) *weftv1.PartRef {
 	f.tb.Helper()
-	p, err := manifest.Verify(filepath.Join(f.root, path))
+	p, err := manifest.Verify(context.Background(), filepath.Join(f.root, path))
 	if err != nil {
 		f.tb.Fatal(err)
 	}
@@ -297,8 +297,12 @@ func (r *replica) located(p bus.Pending) (*weftv1.LocateReply, error) {
 func (r *replica) best() string {
 	name := ""
 	r.proj.View(func(ix *keeper.Index, _ ledger.Position) {
-		if s := keeper.Best(ix, "j1", false); s != nil {
-			name = s.Ref.GetSave()
+		if j := ix.Job("j1"); j != nil {
+			for s := range j.Saves() {
+				if name == "" && s.State == keeper.Committed && s.Ref.GetClass() == full {
+					name = s.Ref.GetSave()
+				}
+			}
 		}
 	})
 	return name

@@ -91,7 +91,7 @@ func (s *Shell) receive(in bus.Input) *item {
 func (s *Shell) verify(it *item) {
 	dir, life, path := s.cfg.Dir, s.life, it.part.GetPath()
 	s.deps.Pool.Go(func(ctx context.Context) func() {
-		got, err := manifest.VerifyContext(ctx, filepath.Join(dir, filepath.FromSlash(path)))
+		got, err := manifest.Verify(ctx, filepath.Join(dir, filepath.FromSlash(path)))
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -45,7 +45,7 @@ func New(caller bus.Caller, server *api.Server, guard *api.Guard) *Door {
 // Run serves calls and repeats events until ctx ends.
 func (d *Door) Run(ctx context.Context) error {
 	var servers []bus.Server
-	for _, subject := range []string{"weft.request.*.*", "weft.api.*.*"} {
+	for _, subject := range []string{bus.SubjectRequest("*", "*"), bus.SubjectAPI("*", "*")} {
 		s, err := d.caller.Serve(subject, "gateway")
 		if err != nil {
 			return fmt.Errorf("door: %w", err)
