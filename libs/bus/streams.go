@@ -171,6 +171,9 @@ func SubjectDoorEvent(tenant, job, typ string) string {
 	return "weft.event." + tenant + "." + job + "." + typ
 }
 
+// SubjectFinding is where telemetry puts what it found.
+func SubjectFinding(tenant, kind string) string { return "weft.finding." + tenant + "." + kind }
+
 // SubjectReport is where a node's agent reports to the scheduler.
 func SubjectReport(node string) string { return "weft.report." + node }
 
