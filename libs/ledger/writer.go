@@ -34,9 +34,9 @@ type Writer[S any] struct {
 	// Confirmed tells the newest record that something outside the log proves to have been stored, 0 if nothing does. A
 	// log that ends before it has lost commits, which a process that just started can't know by itself. May be nil.
 	Confirmed func(ctx context.Context) (seq uint64, err error)
-	// OnAdopt gives the facts by which an adoption begins, each group true together; no leader reads the adopted log
-	// without them. May be nil.
-	OnAdopt func(s S) [][]*weftv1.Entry
+	// OnAdopt commits what an adoption begins with. It is called when this writer leads and nobody who knows of the loss
+	// may lead yet: every later leader finds its commits. May be nil.
+	OnAdopt func(ctx context.Context, now time.Time) error
 
 	append sync.Mutex // held over each append
 	unsure bool       // an append's fate is unknown: read to the tail first; guarded by append
@@ -129,16 +129,8 @@ func (w *Writer[S]) Adopt(ctx context.Context, now time.Time) (*Loss, error) {
 	if err := w.lead(ctx, now, true); err != nil { // whoever still writes is deposed from here on
 		return loss, err
 	}
-	var groups [][]*weftv1.Entry
 	if w.OnAdopt != nil {
-		w.proj.View(func(s S, _ Position) { groups = w.OnAdopt(s) })
-	}
-	batches, err := SplitGroups(groups)
-	if err != nil {
-		return loss, err
-	}
-	for _, b := range batches {
-		if _, err := w.Commit(ctx, now, b, nil); err != nil {
+		if err := w.OnAdopt(ctx, now); err != nil {
 			return loss, fmt.Errorf("adopt: %w", err)
 		}
 	}

@@ -53,6 +53,7 @@ type Deps struct {
 	Log         ledger.Log // LEDGER, to append to
 	History     ledger.Log // LEDGER, a reader of its own for the events
 	Proof       ledger.Log // LEDGER, a reader of its own for the snapshots
+	Records     ledger.Log // LEDGER, one of its own to trim it; nil = it stays whole
 	Proj        *ledger.Projection[*cell.State]
 	Snapshots   ledger.Snapshots // nil = none
 	Core        bus.Caller
@@ -77,14 +78,20 @@ func Connect(ctx context.Context, log *natsledger.Log, proj *ledger.Projection[*
 		history.Close()
 		return Deps{}, nil, err
 	}
-	snaps, err := natsledger.OpenSnapshots(ctx, core, bus.StreamLedger)
+	records, err := natsledger.Open(ctx, core, bus.StreamLedger)
 	if err != nil {
 		history.Close()
 		proof.Close()
 		return Deps{}, nil, err
 	}
+	closeAll := func() { history.Close(); proof.Close(); records.Close() }
+	snaps, err := natsledger.OpenSnapshots(ctx, core, bus.StreamLedger)
+	if err != nil {
+		closeAll()
+		return Deps{}, nil, err
+	}
 	return Deps{
-		Log: log, History: history, Proof: proof, Proj: proj, Snapshots: snaps,
+		Log: log, History: history, Proof: proof, Records: records, Proj: proj, Snapshots: snaps,
 		Core: busnats.NewCaller(core), Nodes: busnats.NewCaller(nodes),
 		Requests:    busnats.NewInbox(ctx, core, bus.StreamRequests, ""),
 		Reports:     busnats.NewInbox(ctx, nodes, bus.StreamReports, ""),
@@ -92,7 +99,7 @@ func Connect(ctx context.Context, log *natsledger.Log, proj *ledger.Projection[*
 		Trim:        []bus.Inbox{busnats.NewInbox(ctx, core, bus.StreamRequests, ""), busnats.NewInbox(ctx, nodes, bus.StreamReports, "")},
 		Events:      busnats.NewOutbox(core, bus.StreamEvents),
 		Assignments: busnats.NewOutbox(nodes, bus.StreamAssignments),
-	}, func() { history.Close(); proof.Close() }, nil
+	}, closeAll, nil
 }
 
 // Service is the scheduler, a run.Service.
@@ -116,6 +123,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 	policy := lifecycle.DefaultPolicy()
 	policy.Silent, policy.Fence = cfg.Silent, cfg.Fence
 	w := ledger.NewWriter(d.Log, d.Proj, Name, cfg.Replica)
+	w.Confirmed = shell.Confirmed(d.Events, d.Assignments)
 	decider, err := shell.NewDecider(shell.Options{
 		Proj: d.Proj, Writer: w, Ledger: d.Log, Requests: d.Requests, Reports: d.Reports, Checkpoints: d.Checkpoints,
 		Core: d.Core, Nodes: d.Nodes, Policy: policy, Log: log,
@@ -123,17 +131,22 @@ func New(cfg Config, d Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scheduler: %w", err)
 	}
+	announcer := shell.NewAnnouncer(d.Proj, w, d.History, d.Events)
 	s := &Service{decider: decider, shells: []run.Shell{
 		ledger.NewLeadership(d.Core, w, bus.SubjectLeader(Name), ledger.LeadershipOptions{Alone: cfg.Alone}),
 		decider,
 		shell.NewAssigner(d.Proj, w, d.Assignments, log),
-		shell.NewAnnouncer(d.Proj, w, d.History, d.Events),
+		announcer,
 	}}
 	if d.Snapshots != nil {
 		s.shells = append(s.shells, ledger.NewSnapshotter(d.Proj, d.Proof, d.Snapshots, ledger.SnapshotterOptions{Leading: w.Leading}))
 	}
 	if len(d.Trim) > 0 {
-		s.shells = append(s.shells, shell.NewTrimmer(d.Proj, w, d.Trim...))
+		t := shell.NewTrimmer(d.Proj, w, d.Trim...)
+		if d.Records != nil && d.Snapshots != nil {
+			t.TrimRecords(shell.Records{Log: d.Records, Snapshots: d.Snapshots, Announcer: announcer})
+		}
+		s.shells = append(s.shells, t)
 	}
 	return s, nil
 }
@@ -141,7 +154,7 @@ func New(cfg Config, d Deps) (*Service, error) {
 // Name implements run.Service.
 func (s *Service) Name() string { return Name }
 
-// Shells are the loops of the service, in the order in which a simulator steps them.
+// Shells are the loops of the service, in the order in which a test steps them.
 func (s *Service) Shells() []run.Shell { return s.shells }
 
 // Run implements run.Service.

@@ -17,6 +17,9 @@ func (d *decision) place(c Place) *Refusal {
 	if j == nil {
 		return cell.Refuse(cell.CodeNotFound, "", "no job %s", c.Start.GetJob())
 	}
+	if r := d.unclear(j); r != nil {
+		return r
+	}
 	if err := cell.CheckPlacement(d.s, j, c.Start); err != nil {
 		return infeasible(err)
 	}

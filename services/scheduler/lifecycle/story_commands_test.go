@@ -46,6 +46,8 @@ func (w *world) run(d *datadriven.TestData) string {
 		return w.do(Checkpointed{Job: w.id(w.at(d, 0)), Voided: has(d, "voided"), Save: weftv1.SaveRef_builder{
 			Save: new(arg(d, "save", "")), Attempt: new(uint32(w.num(d, "attempt", 1))), Step: new(uint64(w.num(d, "step", 0))), Class: &class,
 		}.Build()})
+	case "doubt": // the ledger lost its end, and what is left was adopted
+		return w.fold(Doubt(w.s))
 	case "silent":
 		return w.do(Silent{Node: w.at(d, 0)})
 	case "back":

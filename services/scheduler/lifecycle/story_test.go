@@ -82,6 +82,10 @@ func (w *world) do(c Command) string {
 		}
 		return w.names("refused " + r.Code + field + ": " + r.Message + "\n")
 	}
+	return w.fold(facts)
+}
+
+func (w *world) fold(facts []*weftv1.Fact) string {
 	if len(facts) == 0 {
 		return "nothing\n"
 	}

@@ -33,6 +33,12 @@ type fakeAgent struct {
 func (r *rig) agent(name string) *fakeAgent {
 	a := &fakeAgent{r: r, name: name, boot: "boot-1", started: map[string]bool{}, released: map[string]bool{}}
 	r.agents[name] = a
+	a.say(weftv1.Report_builder{Hello: weftv1.Hello_builder{Inventory: a.inventory()}.Build()})
+	return a
+}
+
+func (a *fakeAgent) inventory() *weftv1.Inventory {
+	name := a.name
 	inv := weftv1.Inventory_builder{
 		Host: &name, Address: new("127.0.0.1"), CpuMilli: new(int64(8000)), MemoryBytes: new(int64(8 << 30)),
 		PortBase: new(uint32(30000)), PortCount: new(uint32(64)), Rack: new("r1"),
@@ -42,8 +48,7 @@ func (r *rig) agent(name string) *fakeAgent {
 			Uuid: new(fmt.Sprintf("%s-%d", name, i)), Model: new("A100-80G"), Health: new(weftv1.DeviceHealth_DEVICE_HEALTH_OK), Clique: new(uint32(1)),
 		}.Build())
 	}
-	a.say(weftv1.Report_builder{Hello: weftv1.Hello_builder{Inventory: inv.Build()}.Build()})
-	return a
+	return inv.Build()
 }
 
 func (a *fakeAgent) say(b weftv1.Report_builder) {

@@ -191,6 +191,21 @@ const (
 	JobHeader    = "Weft-Job"
 )
 
+// positionOf reads which fact an event is.
+func positionOf(m bus.Message) (seq uint64, index int, ok bool) {
+	left, right, found := strings.Cut(m.Header[PositionHeader], "/")
+	seq, err1 := strconv.ParseUint(left, 10, 64)
+	index, err2 := strconv.Atoi(right)
+	return seq, index, found && errors.Join(err1, err2) == nil
+}
+
+// assignedAt reads the ledger sequence that an assignment reflects.
+func assignedAt(data []byte) (uint64, error) {
+	var m weftv1.Assignment
+	err := proto.Unmarshal(data, &m)
+	return m.GetLedgerSeq(), err
+}
+
 // lookEvery is how often the end of a history is asked for that seems to be behind.
 const lookEvery = 2 * time.Second
 
@@ -210,7 +225,11 @@ type Announcer struct {
 	since   int64     // ledger time; what is older was announced, and has expired
 	lookAt  time.Time // when to ask the history where it ends, while it seems to be behind
 	elected atomic.Uint64
+	through atomic.Uint64 // everything before this record was announced; 0 = not known
 }
+
+// Through is the first record of the ledger that may not be announced yet, 0 if that is not known here.
+func (a *Announcer) Through() uint64 { return a.through.Load() }
 
 // NewAnnouncer makes one; it must be made before the projection is first stepped. Log is read apart from the projection,
 // so it must be a reader of its own.
@@ -232,9 +251,11 @@ func (a *Announcer) Wakes() []<-chan struct{} { return a.wakes }
 func (a *Announcer) Step(ctx context.Context, now time.Time) (bool, time.Time, error) {
 	if !a.writer.Leading() {
 		a.term = 0
+		a.through.Store(0)
 		return false, time.Time{}, nil
 	}
 	if term := a.writer.Term(); term != a.term {
+		a.through.Store(0)
 		if err := a.position(ctx, now); err != nil {
 			return false, time.Time{}, fmt.Errorf("position in EVENTS: %w", err)
 		}
@@ -272,6 +293,7 @@ func (a *Announcer) Step(ctx context.Context, now time.Time) (bool, time.Time, e
 		}
 		a.seq, a.skip, did = r.Seq+1, 0, true
 	}
+	a.through.Store(a.seq)
 	return did, time.Time{}, nil
 }
 
@@ -321,10 +343,8 @@ func (a *Announcer) position(ctx context.Context, now time.Time) error {
 		}
 		return nil
 	}
-	seq, index, found := strings.Cut(m.Header[PositionHeader], "/")
-	n, err1 := strconv.ParseUint(seq, 10, 64)
-	i, err2 := strconv.Atoi(index)
-	if !found || errors.Join(err1, err2) != nil {
+	n, i, found := positionOf(m)
+	if !found {
 		return fmt.Errorf("its last message says %q for %s; only a scheduler may write there", m.Header[PositionHeader], PositionHeader)
 	}
 	a.seq, a.skip = n, i+1

@@ -7,6 +7,7 @@ import (
 
 	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/cell"
+	"github.com/weft-fabric/weft/libs/cell/cellfold"
 	"github.com/weft-fabric/weft/libs/ledger"
 )
 
@@ -16,11 +17,13 @@ const (
 )
 
 // Trimmer removes inputs that were consumed an hour ago. What the ledger says of them is long on disk; the hour is for
-// an operator who puts an older copy of the ledger back.
+// an operator who puts an older copy of the ledger back. It also removes the records of the ledger that are in the oldest
+// snapshot kept, and announced.
 type Trimmer struct {
 	proj   *Projection
 	writer *Writer
 	inputs []bus.Inbox // used for trimming only; not the decider's
+	record *Records    // nil = the ledger stays whole
 	marks  []mark
 	next   time.Time
 }
@@ -37,6 +40,16 @@ func NewTrimmer(proj *Projection, w *Writer, inputs ...bus.Inbox) *Trimmer {
 	return &Trimmer{proj: proj, writer: w, inputs: inputs}
 }
 
+// Records are what trimming the ledger takes.
+type Records struct {
+	Log       ledger.Log // a reader of its own, that can trim
+	Snapshots ledger.Snapshots
+	Announcer *Announcer
+}
+
+// TrimRecords makes it trim the ledger too.
+func (t *Trimmer) TrimRecords(r Records) { t.record = &r }
+
 // Wakes implements run.Shell.
 func (t *Trimmer) Wakes() []<-chan struct{} { return nil }
 
@@ -49,6 +62,9 @@ func (t *Trimmer) Step(ctx context.Context, now time.Time) (bool, time.Time, err
 	if !t.writer.Leading() {
 		t.marks = nil
 		return false, t.next, nil
+	}
+	if err := t.trimRecords(ctx); err != nil {
+		return false, t.next, fmt.Errorf("trim the ledger: %w", err)
 	}
 	m := mark{at: now, created: make([]int64, len(t.inputs)), seqs: make([]uint64, len(t.inputs))}
 	for i, in := range t.inputs {
@@ -80,4 +96,24 @@ func (t *Trimmer) Step(ctx context.Context, now time.Time) (bool, time.Time, err
 	}
 	t.marks = t.marks[1:]
 	return false, t.next, nil
+}
+
+// trimRecords removes what the snapshots cover. Events are made from the records themselves, so those not announced stay.
+func (t *Trimmer) trimRecords(ctx context.Context) error {
+	if t.record == nil {
+		return nil
+	}
+	log, ok := t.record.Log.(ledger.Trimmable)
+	through := t.record.Announcer.Through()
+	if !ok || through == 0 {
+		return nil
+	}
+	covered, err := ledger.Covered(ctx, t.record.Log, t.record.Snapshots, cellfold.Fold())
+	if err != nil || covered == 0 {
+		return err
+	}
+	if covered > through { // all or nothing: the oldest record left must be a snapshot's
+		return nil
+	}
+	return log.TrimBefore(ctx, covered)
 }

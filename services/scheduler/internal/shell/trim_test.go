@@ -6,6 +6,10 @@ import (
 	"time"
 
 	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/cell"
+	"github.com/weft-fabric/weft/libs/cell/cellfold"
+	"github.com/weft-fabric/weft/libs/ledger"
+	"github.com/weft-fabric/weft/libs/ledger/memledger"
 )
 
 func (p *replica) trimFor(d time.Duration) {
@@ -117,5 +121,80 @@ func TestAStandbyTrimsNothing(t *testing.T) {
 	old.trimFor(2 * trimEvery)
 	if first(t, r, bus.StreamRequests) != 1 {
 		t.Fatal("one that leads again trims at once")
+	}
+}
+
+// The ledger loses only what its oldest kept snapshot covers and what was announced; a scheduler that starts then finds all.
+func TestTheLedgerIsTrimmedBehindSnapshots(t *testing.T) {
+	r, p, _ := running(t)
+	snaps := memledger.NewSnapshots()
+	p.trimmer.TrimRecords(Records{Log: r.log, Snapshots: snaps, Announcer: p.announcer})
+	begin := func() uint64 {
+		tail, err := r.log.Tail(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tail.First
+	}
+	var taken []uint64
+	snapshot := func() {
+		m, ok, err := ledger.NewSnapshotter(p.proj, r.log, snaps, ledger.SnapshotterOptions{}).Write(t.Context())
+		if err != nil || !ok {
+			t.Fatal(err)
+		}
+		taken = append(taken, m.Seq)
+	}
+	snapshot()
+	p.trimFor(2 * trimEvery)
+	if begin() != 1 {
+		t.Fatal("trimmed behind a single snapshot")
+	}
+	for _, n := range []int{7, 9} {
+		r.submit(n)
+		p.step(p.decider) // and not announced
+	}
+	behind := p.announcer.Through()
+	snapshot()
+	r.submit(8)
+	p.step(p.decider)
+	snapshot()
+	all, _ := snaps.List(t.Context())
+	for _, m := range all {
+		if m.Seq == taken[0] {
+			_ = snaps.Delete(t.Context(), m)
+		}
+	}
+	p.trimFor(2 * trimEvery)
+	if begin() != 1 || taken[1] <= behind {
+		t.Fatalf("trimmed to %d, announced up to %d", begin(), behind)
+	}
+	p.settle()
+	p.trimFor(2 * trimEvery)
+	if got := begin(); got != taken[1] {
+		t.Fatalf("the ledger begins at %d, its oldest snapshot is of %d", got, taken[1])
+	}
+
+	fresh := ledger.NewProjection[*cell.State](r.log, cellfold.Fold(), snaps)
+	if _, err := fresh.CatchUp(t.Context(), p.now); err != nil {
+		t.Fatal(err)
+	}
+	fresh.View(func(s *cell.State, _ ledger.Position) {
+		if cell.Hash(s) != cell.Hash(p.state()) || s.Job(jobID(7)) == nil {
+			t.Error("the state is another after trimming")
+		}
+	})
+	p.trimFor(2 * trimEvery)
+	p.settle()
+	told := map[string]int{}
+	for _, m := range r.messages(bus.StreamEvents) {
+		told[m.Header[JobHeader]]++
+	}
+	for _, n := range []int{7, 8, 9} {
+		if told[jobID(n)] == 0 {
+			t.Errorf("nothing was announced of job %d", n)
+		}
+	}
+	if len(p.failures) > 0 {
+		t.Error(p.failures)
 	}
 }
