@@ -110,10 +110,15 @@ bench-latency: build
 bench-scale: build
 	@bin/weft bench scale
 
+## bench-replay: reading a whole ledger beside fetching, decoding and hashing it; starting from a snapshot
+bench-replay: build
+	@bin/weft bench replay
+
 ## bench-smoke: each benchmark once, small, to prove that it runs
 bench-smoke: build
 	@bin/weft bench latency --runs 5 --no-bar
 	@bin/weft bench scale --jobs 2000 --nodes 50 --no-bar
+	@bin/weft bench replay --jobs 500 --no-bar
 
 ## fuzz: every fuzz target for FUZZTIME (default 60s)
 FUZZTIME ?= 60s
@@ -128,4 +133,4 @@ dev:
 clean:
 	rm -rf bin
 
-.PHONY: help demo check setup setup-demo build services generate generate-clean fmt lint fence modules modules-check test test-race e2e chaos-one chaos-leader bench-latency bench-scale bench-smoke fuzz dev clean
+.PHONY: help demo check setup setup-demo build services generate generate-clean fmt lint fence modules modules-check test test-race e2e chaos-one chaos-leader bench-latency bench-scale bench-replay bench-smoke fuzz dev clean

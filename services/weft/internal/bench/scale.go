@@ -16,14 +16,8 @@ import (
 
 	"github.com/weft-fabric/weft/libs/bus"
 	"github.com/weft-fabric/weft/libs/bus/busnats"
-	"github.com/weft-fabric/weft/libs/cell"
-	"github.com/weft-fabric/weft/libs/cell/cellfold"
-	"github.com/weft-fabric/weft/libs/jobspec"
-	"github.com/weft-fabric/weft/libs/ledger"
-	"github.com/weft-fabric/weft/libs/ledger/natsledger"
 	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
-	"github.com/weft-fabric/weft/services/scheduler/lifecycle"
 	"github.com/weft-fabric/weft/services/weft/allinone"
 )
 
@@ -159,108 +153,31 @@ func fill(ctx context.Context, cfg allinone.Config, size Size) (last string, err
 		return "", err
 	}
 	defer srv.Shutdown()
-	var conns [3]*bus.Conn
-	for i, r := range []bus.Role{bus.RoleCoreInit, bus.RoleNodesInit, bus.RoleCore} {
-		if conns[i], err = srv.Conn(ctx, r); err != nil {
-			return "", err
-		}
-		defer conns[i].Close()
-	}
-	if err := bus.Apply(ctx, conns[0], conns[1], bus.ApplyOptions{}); err != nil {
-		return "", err
-	}
-	log, err := natsledger.Open(ctx, conns[2], bus.StreamLedger)
+	core, err := prepared(ctx, srv)
 	if err != nil {
 		return "", err
 	}
-	defer log.Close()
-	b := &book{proj: ledger.NewProjection(log, cellfold.Fold(), nil)}
-	b.w = ledger.NewWriter(log, b.proj, "scheduler", "bench")
-	if err := b.w.Lead(ctx, time.Now()); err != nil {
-		return "", err
-	}
-	err = b.decide(ctx, lifecycle.ApplyQueues{Queues: []*weftv1.QueueSet{
-		weftv1.QueueSet_builder{Queue: new("default"), Weight: new(int64(1))}.Build(),
-		weftv1.QueueSet_builder{Queue: new("demo"), Weight: new(int64(1))}.Build(),
-		weftv1.QueueSet_builder{Queue: new("demo/vision"), Weight: new(int64(1))}.Build(),
-	}, By: "bench"})
+	defer core.Close()
+	b, done, err := openBook(ctx, core, factsACommit)
 	if err != nil {
 		return "", err
 	}
-	for _, n := range cfg.Guests {
-		if err := b.decide(ctx, lifecycle.Report{Report: hello(n)}); err != nil {
-			return "", err
-		}
-	}
-	m, err := jobspec.Parse([]byte("apiVersion: weft/v1\nkind: Job\nmetadata: {name: scale, queue: default}\nspec: {workers: 2, gpus: 4, models: [A100-80G], command: [\"true\"]}\n"))
+	defer done()
+	spec, err := b.furnish(ctx, cfg.Guests, "spec: {workers: 2, gpus: 4, models: [A100-80G], command: [\"true\"]}")
 	if err != nil {
 		return "", err
 	}
 	for i := range size.Jobs {
-		spec := proto.CloneOf(jobspec.WithDefaults(m.Spec))
-		spec.SetName("scale-" + strconv.Itoa(i))
-		last = fmt.Sprintf("01k%023d", i)
-		if err := b.decide(ctx, lifecycle.Submit{Tenant: m.Tenant, Job: last, Spec: spec, SpecHash: m.Hash, By: "bench"}); err != nil {
+		c := spec.submit(i)
+		if _, err := b.decide(ctx, c); err != nil {
 			return "", err
 		}
+		last = c.Job
 	}
 	return last, b.commit(ctx)
 }
 
-// book collects facts into commits of a good size.
-type book struct {
-	proj  *ledger.Projection[*cell.State]
-	w     *ledger.Writer[*cell.State]
-	state *cell.State // after what is collected
-	facts []*weftv1.Fact
-}
-
-const factsPerCommit = 256
-
-func (b *book) decide(ctx context.Context, c lifecycle.Command) error {
-	if b.state == nil {
-		b.proj.View(func(s *cell.State, _ ledger.Position) { b.state = s.Overlay() })
-	}
-	now := time.Now().UnixNano()
-	facts, err := lifecycle.Decide(b.state, c, now, lifecycle.DefaultPolicy())
-	if err != nil {
-		return err
-	}
-	for _, f := range facts {
-		cell.Evolve(b.state, f, now)
-	}
-	if b.facts = append(b.facts, facts...); len(b.facts) >= factsPerCommit {
-		return b.commit(ctx)
-	}
-	return nil
-}
-
-func (b *book) commit(ctx context.Context) error {
-	if len(b.facts) == 0 {
-		return nil
-	}
-	_, err := b.w.Commit(ctx, time.Now(), ledger.FactEntries(b.facts), nil)
-	b.facts, b.state = nil, nil
-	return err
-}
-
-// bootID of the nodes that nobody runs.
-const bootID = "bench"
-
-func hello(node string) *weftv1.Report {
-	inv := weftv1.Inventory_builder{
-		Simulated: new(true), CpuMilli: new(int64(96_000)), MemoryBytes: new(int64(1 << 40)), Address: new("127.0.0.1"),
-		PortBase: new(uint32(21000)), PortCount: new(uint32(allinone.PortsPerNode)),
-	}
-	for i := range 8 {
-		inv.Devices = append(inv.Devices, weftv1.Device_builder{
-			Uuid: new(fmt.Sprintf("GPU-%s-%d", node, i)), Model: new("A100-80G"), MemoryBytes: new(int64(80 << 30)), Clique: new(uint32(1)),
-		}.Build())
-	}
-	return weftv1.Report_builder{
-		Node: &node, BootId: new(bootID), Hello: weftv1.Hello_builder{Inventory: inv.Build()}.Build(),
-	}.Build()
-}
+const factsACommit = 256
 
 const beatEvery = 5 * time.Second
 

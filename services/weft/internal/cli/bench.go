@@ -51,8 +51,18 @@ func benchCmd(a *app) *cobra.Command {
 	}
 	scale.Flags().IntVar(&size.Jobs, "jobs", 100_000, "queued jobs")
 	scale.Flags().IntVar(&size.Nodes, "nodes", 1000, "nodes, all in use")
+	jobs := 0
+	replay := &cobra.Command{
+		Use:   "replay",
+		Short: "Reading a ledger of whole lives, and starting from a snapshot of it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return bench.Replay(cmd.Context(), a.out, jobs, !noBar)
+		},
+	}
+	replay.Flags().IntVar(&jobs, "jobs", 100_000, "jobs in the ledger")
 	cmd.PersistentFlags().BoolVar(&noBar, "no-bar", false, "print the figures, never fail by them")
-	cmd.AddCommand(latency, scale)
+	cmd.AddCommand(latency, scale, replay)
 	return cmd
 }
 
