@@ -40,6 +40,14 @@ type Bundle struct {
 
 // Pack archives dir. Symbolic links that leave dir, and anything that is neither file, directory nor link, are errors.
 func Pack(dir string) (*Bundle, error) {
+	switch info, err := os.Stat(dir); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("there is no directory %s; write files: . for the one that holds the manifest", dir)
+	case err != nil:
+		return nil, fmt.Errorf("bundle: %w", err)
+	case !info.IsDir():
+		return nil, fmt.Errorf("%s is not a directory; write files: . for the one that holds the manifest", dir)
+	}
 	rules, err := readIgnore(filepath.Join(dir, IgnoreFile))
 	if err != nil {
 		return nil, err

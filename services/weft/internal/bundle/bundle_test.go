@@ -108,3 +108,15 @@ func TestPackRefusesLinksThatLeave(t *testing.T) {
 }
 
 var testTime = time.Unix(1_000_000_000, 0)
+
+func TestWhatIsNoDirectorySaysWhatToWrite(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"nothing", "file"} {
+		if _, err := Pack(filepath.Join(dir, name)); err == nil || !strings.Contains(err.Error(), "write files: . ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

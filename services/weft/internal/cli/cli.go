@@ -97,7 +97,7 @@ func explainError(err error) (int, string) {
 		case codes.PermissionDenied, codes.Unauthenticated:
 			return ExitDenied, msg
 		case codes.Unavailable, codes.DeadlineExceeded:
-			if strings.Contains(msg, "connection error") || strings.Contains(msg, "connect:") || st.Code() == codes.DeadlineExceeded {
+			if strings.Contains(msg, "error reading from server") || strings.Contains(msg, "connection error") || strings.Contains(msg, "connect:") || st.Code() == codes.DeadlineExceeded {
 				return ExitUnavailable, withNext("the fabric does not answer", "weft up")
 			}
 			return ExitUnavailable, msg

@@ -127,7 +127,7 @@ func queuesCmd(a *app) *cobra.Command {
   E`,
 		Args: needs(1, 1, "the file of queues", "weft queues apply queues.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, _, err := a.readManifest(args[0])
+			text, _, err := a.readFile(args[0], "an example is in: weft queues apply --help")
 			if err != nil {
 				return err
 			}

@@ -130,11 +130,11 @@ func (a *app) printManifest(j *apiv1.Job) error {
 	if a.json() {
 		return a.printJSON(doc)
 	}
-	out, err := yaml.Marshal(doc)
+	out, err := manifestText(doc)
 	if err != nil {
 		return err
 	}
-	_, err = a.out.Write(out)
+	_, err = io.WriteString(a.out, out)
 	return err
 }
 
@@ -183,10 +183,18 @@ func cancelCmd(a *app) *cobra.Command {
 		Args:  needs(1, 0, "the job", "weft cancel demo/vision/digits"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.with(cmd.Context(), func(ctx context.Context, c *client) error {
+				failed, code := 0, ExitOK
 				for _, id := range args {
 					r, err := c.CancelJob(ctx, apiv1.CancelJobRequest_builder{Job: &id}.Build())
-					if err != nil {
+					if err != nil && len(args) == 1 {
 						return err
+					}
+					if err != nil { // the others are to end all the same
+						var text string
+						code, text = explainError(err)
+						fmt.Fprintf(a.errOut, "weft: %s: %s\n", id, text)
+						failed++
+						continue
 					}
 					if a.json() {
 						if err := a.printProto(r); err != nil {
@@ -195,6 +203,9 @@ func cancelCmd(a *app) *cobra.Command {
 						continue
 					}
 					fmt.Fprintf(a.out, "%s %s\n", r.GetJob().GetId(), r.GetJob().GetPhase())
+				}
+				if failed > 0 {
+					return &exitError{code, fmt.Errorf("%d of %d jobs were not cancelled", failed, len(args))}
 				}
 				return nil
 			})
@@ -258,11 +269,16 @@ func eventsCmd(a *app) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				last := after
 				for {
 					ev, err := st.Recv()
 					if done, err := streamEnd(ctx, err); done {
-						return err
+						if last == after && err == nil && !follow && job != "" {
+							fmt.Fprintf(a.errOut, "no events of job %s; see: weft ps --all\n", job)
+						}
+						return resumeEvents(err, last)
 					}
+					last = ev.GetCursor()
 					if a.json() {
 						fmt.Fprintln(a.out, ev.GetEvent())
 						continue
@@ -277,6 +293,14 @@ func eventsCmd(a *app) *cobra.Command {
 	cmd.Flags().StringVar(&job, "job", "", "only this job")
 	cmd.Flags().Uint64Var(&after, "after", 0, "continue after this cursor (weftcursor of a CloudEvent)")
 	return cmd
+}
+
+// resumeEvents says how to go on after what was printed before the fabric went away.
+func resumeEvents(err error, last uint64) error {
+	if code, text := explainError(err); code == ExitUnavailable && last > 0 {
+		return &exitError{code, fmt.Errorf("%s; go on then with: weft events --after %d", text, last)}
+	}
+	return err
 }
 
 // streamEnd says whether a stream is over; its end and an interruption by the user are no errors.
@@ -326,7 +350,7 @@ func (a *app) copyLogs(ctx context.Context, c *client, req *apiv1.ReadLogsReques
 	if err != nil {
 		return err
 	}
-	p := newLogPrinter(a)
+	p := newLogPrinter(a, req.GetJob())
 	defer p.flush()
 	for {
 		m, err := st.Recv()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"path"
 
 	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
 )
@@ -12,6 +13,7 @@ import (
 // `weft run -- cmd` behaves like cmd; from the second rank on, whole lines carry their rank.
 type logPrinter struct {
 	a       *app
+	job     string
 	only    int64 // the one rank seen, -1 before any, -2 once there are several
 	partial map[logKey][]byte
 	attempt uint32
@@ -19,8 +21,8 @@ type logPrinter struct {
 
 type logKey struct{ rank, fd uint32 }
 
-func newLogPrinter(a *app) *logPrinter {
-	return &logPrinter{a: a, only: -1, partial: map[logKey][]byte{}}
+func newLogPrinter(a *app, job string) *logPrinter {
+	return &logPrinter{a: a, job: job, only: -1, partial: map[logKey][]byte{}}
 }
 
 func (p *logPrinter) to(fd uint32) io.Writer {
@@ -37,7 +39,8 @@ func (p *logPrinter) chunk(m *apiv1.ReadLogsResponse) {
 	}
 	p.attempt = m.GetAttempt()
 	if n := m.GetDropped(); n > 0 {
-		fmt.Fprintf(p.a.errOut, "-- rank %d: %d bytes left out by the rate limit; the node keeps the whole file --\n", m.GetRank(), n)
+		fmt.Fprintf(p.a.errOut, "-- rank %d: %s left out, since they came too fast; its node keeps the whole file: logs/%s/%d/rank-%d.%s --\n",
+			m.GetRank(), bytesText(int64(n)), path.Base(p.job), m.GetAttempt(), m.GetRank(), map[bool]string{true: "err", false: "out"}[m.GetFd() == 2])
 	}
 	switch p.only {
 	case -1:

@@ -14,9 +14,9 @@ import (
 )
 
 // printProto writes one message as indented JSON, field names as in the .proto files, times and amounts as numbers in
-// strings where JSON numbers would lose digits.
+// strings where JSON numbers would lose digits. An empty list is there, as [], for programs that go through it.
 func (a *app) printProto(m proto.Message) error {
-	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: false}.Marshal(m)
+	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
 		return err
 	}

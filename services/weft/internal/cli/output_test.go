@@ -28,6 +28,7 @@ func TestErrorsBecomeExitCodesAndNameTheNextCommand(t *testing.T) {
 		{status.Error(codes.PermissionDenied, "admin only"), ExitDenied, "admin only"},
 		{status.Error(codes.Unauthenticated, "token unknown"), ExitDenied, "token unknown"},
 		{status.Error(codes.Unavailable, "connection error: desc = refused"), ExitUnavailable, "weft up"},
+		{status.Error(codes.Unavailable, "error reading from server: EOF"), ExitUnavailable, "weft up"},
 		{status.Error(codes.DeadlineExceeded, "context deadline exceeded"), ExitUnavailable, "weft up"},
 		{status.Error(codes.Unavailable, "the ledger has no leader; try again in some seconds"), ExitUnavailable, "no leader"},
 		{fmt.Errorf("submit: %w", context.Canceled), ExitError, "interrupted"},
@@ -46,7 +47,7 @@ func chunk(rank, fd uint32, data string) *apiv1.ReadLogsResponse {
 
 func TestOneRanksOutputPassesUnchanged(t *testing.T) {
 	var out, errOut bytes.Buffer
-	p := newLogPrinter(&app{out: &out, errOut: &errOut})
+	p := newLogPrinter(&app{out: &out, errOut: &errOut}, "01jd")
 	p.chunk(chunk(0, 1, "no newline, \x00 bytes"))
 	p.chunk(chunk(0, 2, "to stderr"))
 	p.flush()
@@ -57,7 +58,7 @@ func TestOneRanksOutputPassesUnchanged(t *testing.T) {
 
 func TestSeveralRanksLinesStayWhole(t *testing.T) {
 	var out bytes.Buffer
-	p := newLogPrinter(&app{out: &out, errOut: &out})
+	p := newLogPrinter(&app{out: &out, errOut: &out}, "01jd")
 	p.chunk(chunk(1, 1, "b1\n"))
 	p.chunk(chunk(0, 1, "a1 half"))
 	p.chunk(chunk(1, 1, "b2\nb3"))
@@ -101,5 +102,50 @@ func TestWithIDKeepsTheManifest(t *testing.T) {
 	}
 	if _, err := withID("kind: Job\n", "01abc"); err == nil {
 		t.Error("a manifest without metadata")
+	}
+}
+
+// Whoever only watched a job has to learn that it goes on, and how to come back to it.
+func TestWatchersLearnThatTheJobGoesOn(t *testing.T) {
+	stopped, stop := context.WithCancel(context.Background())
+	stop()
+	away := status.Error(codes.Unavailable, "error reading from server: EOF")
+	for _, c := range []struct {
+		ctx  context.Context
+		err  error
+		code int
+		text string
+	}{
+		{context.Background(), away, ExitUnavailable, "weft logs -f 01jd"},
+		{stopped, status.Error(codes.Canceled, "context canceled"), ExitError, "weft cancel 01jd"},
+		{context.Background(), status.Error(codes.NotFound, "no job"), ExitNotFound, "weft ps"},
+	} {
+		if code, text := explainError(alone(c.ctx, "01jd", c.err)); code != c.code || !strings.Contains(text, c.text) {
+			t.Errorf("%v: code %d, text %q; want %d and %q", c.err, code, text, c.code, c.text)
+		}
+	}
+	if _, text := explainError(resumeEvents(away, 7)); !strings.Contains(text, "weft events --after 7") {
+		t.Errorf("who followed events to 7 reads %q", text)
+	}
+	if _, text := explainError(resumeEvents(away, 0)); strings.Contains(text, "--after") {
+		t.Errorf("who saw no event reads %q", text)
+	}
+}
+
+func TestOutputLeftOutIsFoundOnTheNode(t *testing.T) {
+	var out, errOut bytes.Buffer
+	p := newLogPrinter(&app{out: &out, errOut: &errOut}, "01jd")
+	c := chunk(3, 2, "the end\n")
+	c.SetDropped(2048)
+	p.chunk(c)
+	if !strings.Contains(errOut.String(), "2.0KiB left out") || !strings.Contains(errOut.String(), "logs/01jd/1/rank-3.err") {
+		t.Errorf("%q", errOut.String())
+	}
+}
+
+func TestEmptyListsAreThereForPrograms(t *testing.T) {
+	var out bytes.Buffer
+	if err := (&app{out: &out}).printProto(&apiv1.ListJobsResponse{}); err != nil || !strings.Contains(out.String(), `"jobs": []`) {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }

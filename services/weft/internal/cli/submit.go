@@ -32,7 +32,7 @@ func submitCmd(a *app) *cobra.Command {
   generate | weft submit - -o json`,
 		Args: needs(1, 1, "the manifest", "weft submit job.yaml"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			text, dir, err := a.readManifest(args[0])
+			text, dir, err := a.readFile(args[0], "examples are in deploy/examples, or try: weft run -- echo hello")
 			if err != nil {
 				return err
 			}
@@ -51,8 +51,8 @@ func submitCmd(a *app) *cobra.Command {
 	return cmd
 }
 
-// readManifest returns the text and the directory that its paths are relative to.
-func (a *app) readManifest(arg string) (text, dir string, err error) {
+// readFile returns the text and the directory that its paths are relative to. hint helps who named no file.
+func (a *app) readFile(arg, hint string) (text, dir string, err error) {
 	var b []byte
 	if arg == "-" {
 		b, err = io.ReadAll(io.LimitReader(a.in, jobspec.MaxManifest+1))
@@ -62,7 +62,7 @@ func (a *app) readManifest(arg string) (text, dir string, err error) {
 		dir = filepath.Dir(arg)
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		return "", "", usagef("%s: no such file; examples are in deploy/examples, or try: weft run -- echo hello", arg)
+		return "", "", usagef("%s: no such file; %s", arg, hint)
 	}
 	if err != nil {
 		return "", "", usagef("%v", err)
@@ -86,7 +86,7 @@ func (a *app) submit(ctx context.Context, c *client, text, dir string, dryRun bo
 	if m.Files != "" {
 		b, err := bundle.Pack(filepath.Join(dir, m.Files))
 		if err != nil {
-			return nil, &exitError{ExitUsage, fmt.Errorf("files: %w", err)}
+			return nil, &exitError{ExitUsage, fmt.Errorf("spec.files: %w", err)}
 		}
 		digest = b.Digest
 		if !dryRun {
@@ -115,8 +115,7 @@ func withID(text, id string) (string, error) {
 		if root.Content[i].Value == "metadata" {
 			meta := root.Content[i+1]
 			meta.Content = append(meta.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "id"}, &yaml.Node{Kind: yaml.ScalarNode, Value: id, Tag: "!!str"})
-			out, err := yaml.Marshal(&doc)
-			return string(out), err
+			return nodeText(&doc)
 		}
 	}
 	return "", usagef("metadata: missing; a manifest needs metadata.name and metadata.queue")
@@ -169,15 +168,27 @@ func (a *app) afterSubmit(ctx context.Context, c *client, resp *apiv1.SubmitResp
 		fmt.Fprintf(a.errOut, "job %s submitted to %s\n", job.GetId(), job.GetQueue())
 	}
 	if follow && !a.json() {
-		if err := a.followLogs(ctx, c, job.GetId(), nil); err != nil && ctx.Err() == nil {
-			return err
+		if err := a.followLogs(ctx, c, job.GetId(), nil); err != nil {
+			return alone(ctx, job.GetId(), err)
 		}
 	}
 	ended, err := a.waitEnd(ctx, c, job.GetId())
 	if err != nil {
-		return err
+		return alone(ctx, job.GetId(), err)
 	}
 	return a.reportEnd(ended)
+}
+
+// alone says that a job goes on although the command that watched it ends.
+func alone(ctx context.Context, id string, err error) error {
+	code, text := explainError(err)
+	switch {
+	case ctx.Err() != nil:
+		return &exitError{ExitError, fmt.Errorf("interrupted; job %s goes on; see: weft logs -f %s, or end it: weft cancel %s", id, id, id)}
+	case code == ExitUnavailable:
+		return &exitError{code, fmt.Errorf("%s; job %s is not lost; see then: weft logs -f %s", text, id, id)}
+	}
+	return err
 }
 
 // waitEnd follows the job's events until it has ended.
@@ -254,7 +265,10 @@ func runCmd(a *app) *cobra.Command {
 			if models != "" {
 				spec["models"] = strings.Split(models, ",")
 			}
-			if limit > 0 {
+			if cmd.Flags().Changed("limit") {
+				if limit <= 0 {
+					return usagef("--limit %v: write a duration such as 2h, or leave it out for no limit", limit)
+				}
 				spec["limit"] = limit.String()
 			}
 			if len(env) > 0 {
@@ -271,11 +285,11 @@ func runCmd(a *app) *cobra.Command {
 				}
 				spec["env"] = vars
 			}
-			text, err := yaml.Marshal(map[string]any{"apiVersion": "weft/v1", "kind": "Job", "metadata": map[string]any{"name": name, "queue": queue}, "spec": spec})
+			text, err := manifestText(map[string]any{"apiVersion": "weft/v1", "kind": "Job", "metadata": map[string]any{"name": name, "queue": queue}, "spec": spec})
 			if err != nil {
 				return err
 			}
-			return a.stream(cmd.Context(), func(ctx context.Context, c *client) error { return a.runJob(ctx, c, string(text), detach) })
+			return a.stream(cmd.Context(), func(ctx context.Context, c *client) error { return a.runJob(ctx, c, text, detach) })
 		},
 	}
 	f := cmd.Flags()
@@ -285,7 +299,7 @@ func runCmd(a *app) *cobra.Command {
 	f.IntVarP(&workers, "workers", "n", 1, "workers (ranks)")
 	f.StringVar(&cpu, "cpu", "", "cores per worker, such as 2 or 500m")
 	f.StringVar(&memory, "memory", "", "memory per worker, such as 4Gi")
-	f.StringVar(&framework, "framework", "none", "pytorch, tensorflow, mpi or none: which environment the ranks get")
+	f.StringVar(&framework, "framework", "none", "pytorch, tensorflow or none: which environment the ranks get")
 	f.StringVar(&models, "models", "", "acceptable accelerator models, comma-separated")
 	f.StringArrayVarP(&env, "env", "e", nil, "environment: NAME=VALUE, or NAME to pass one on (repeatable)")
 	f.BoolVarP(&detach, "detach", "d", false, "print the job's id and return at once")
@@ -308,7 +322,8 @@ func (a *app) runJob(ctx context.Context, c *client, text string, detach bool) e
 		bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 		defer cancel()
 		if _, cerr := c.CancelJob(bg, apiv1.CancelJobRequest_builder{Job: &id}.Build()); cerr != nil {
-			return fmt.Errorf("interrupted; the job runs on, since cancelling failed: %w; try: weft cancel %s", cerr, id)
+			_, why := explainError(cerr)
+			return fmt.Errorf("interrupted; job %s may go on, since it could not be cancelled: %s; try: weft cancel %s", id, why, id)
 		}
 		return fmt.Errorf("interrupted; job %s cancelled", id)
 	}

@@ -74,7 +74,11 @@ func (a *app) up(cfg allinone.Config) error {
 	}
 	fmt.Fprintf(a.out, "  gRPC %s   REST http://%s   metrics http://%s/metrics\n", f.Context().GRPC, f.Context().REST, f.Context().Metrics)
 	if cfg.Dir != allinone.DefaultDir() {
-		fmt.Fprintf(a.out, "in another terminal: export WEFT_CONTEXT=%s\n", filepath.Join(cfg.Dir, allinone.ContextFile))
+		dir, err := filepath.Abs(cfg.Dir) // the other terminal may be elsewhere
+		if err != nil {
+			dir = cfg.Dir
+		}
+		fmt.Fprintf(a.out, "in another terminal: export WEFT_CONTEXT=%s\n", filepath.Join(dir, allinone.ContextFile))
 	}
 	fmt.Fprintln(a.out, "try: weft run -- echo hello     (Ctrl-C here stops the fabric)")
 
