@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-fabric/weft/libs/cell"
+	"github.com/weft-fabric/weft/libs/jobspec"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
@@ -142,8 +143,8 @@ func (d *decision) void(job, reason string) {
 
 func (d *decision) applyQueues(c ApplyQueues) *Refusal {
 	for _, q := range c.Queues {
-		if !validPath(q.GetQueue()) {
-			return cell.Refuse(cell.CodeInvalid, "queue", "queue %q: a path is names of [a-z0-9-], at most 63 long, joined by slashes", q.GetQueue())
+		if why := jobspec.CheckQueue(q.GetQueue()); why != "" {
+			return cell.Refuse(cell.CodeInvalid, "queue", "queue: %s", why)
 		}
 		if q.GetWeight() < 0 {
 			return cell.Refuse(cell.CodeInvalid, "weight", "queue %s: a weight is 0 or more", q.GetQueue())
@@ -187,15 +188,6 @@ func (d *decision) removable(path string) *Refusal {
 		}
 	}
 	return nil
-}
-
-func validPath(path string) bool {
-	for name := range strings.SplitSeq(path, "/") {
-		if len(name) == 0 || len(name) > 63 || strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-			return false
-		}
-	}
-	return true
 }
 
 func (d *decision) checkpointed(c Checkpointed) {

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"time"
 
+	"github.com/weft-fabric/weft/libs/jobspec"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
@@ -26,8 +27,8 @@ type Policy struct {
 func DefaultPolicy() Policy {
 	return Policy{
 		Silent: 15 * time.Second, Fence: 10 * time.Minute, Claim: 5 * time.Second, EvictClaim: time.Minute,
-		ArchiveAfter: 24 * time.Hour, DefaultGrace: 30 * time.Second, DefaultBackoff: 10 * time.Second,
-		MaxBackoff: 5 * time.Minute, PortBackoff: time.Second, CauseWindow: time.Second, DefaultMax: 3, ArchiveBatch: 1000,
+		ArchiveAfter: 24 * time.Hour, DefaultGrace: jobspec.DefaultGrace, DefaultBackoff: jobspec.DefaultBackoff,
+		MaxBackoff: 5 * time.Minute, PortBackoff: time.Second, CauseWindow: time.Second, DefaultMax: jobspec.DefaultRestarts, ArchiveBatch: 1000,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-fabric/weft/libs/cell"
+	"github.com/weft-fabric/weft/libs/jobspec"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
@@ -154,7 +155,7 @@ func ranksOnDevice(j *cell.Job, n *cell.Node, device uint32) (ranks []uint32) {
 // that it never reported as started may simply not have reached it yet, and is not missed.
 func (d *decision) hello(r *weftv1.Report) *Refusal {
 	node, boot, h := r.GetNode(), r.GetBootId(), r.GetHello()
-	if !validPath(node) || node == "" || boot == "" {
+	if !jobspec.IsToken(node) || boot == "" {
 		return cell.Refuse(cell.CodeInvalid, "node", "a hello of node %q, boot %q: a node's name is [a-z0-9-], at most 63 long, and it has a boot id", node, boot)
 	}
 	old := d.s.Node(node)
@@ -167,8 +168,9 @@ func (d *decision) hello(r *weftv1.Report) *Refusal {
 		}
 		held[st] = true
 	}
-	reboot := old != nil && old.BootID != boot
-	if old == nil || reboot || old.Condition == cell.Lost || !sameStrays(old.Strays, strays) {
+	doubted := old != nil && old.BootID == "" // see Doubt: not a reboot, what it still holds runs on
+	reboot := old != nil && old.BootID != boot && !doubted
+	if old == nil || reboot || doubted || old.Condition == cell.Lost || !sameStrays(old.Strays, strays) {
 		d.join(node, boot, strays)
 	}
 	d.inventory(node, h.GetInventory())

@@ -62,7 +62,7 @@ func (p *planner) ask(now time.Time, s *cell.State, seq uint64) {
 	if p.pending != nil || !p.dirty || now.Before(p.dueAt) {
 		return
 	}
-	if !waiting(s) { // whatever makes somebody wait changes the state
+	if !waiting(s) || lifecycle.Doubted(s) != nil { // whatever makes somebody wait, or ends a doubt, changes the state
 		p.dirty = false
 		return
 	}
@@ -84,7 +84,7 @@ func waiting(s *cell.State) bool {
 }
 
 // next is when to ask, if time decides it.
-func (p *planner) next(time.Time) time.Time {
+func (p *planner) next() time.Time {
 	switch {
 	case p.pending != nil:
 		return p.until

@@ -1,9 +1,9 @@
 // Package shell performs what lifecycle decides: it reads inputs, commits facts, and writes what follows from them. It
 // owns the order append → evolve → outbox, and the cursors; it contains no rule of the domain.
 //
-// Four shells work side by side: Decider turns inputs into commits, Assigner and Announcer write the two outboxes, and
-// the ledger's own shells follow the log and hold the leadership. Each may crash between any two steps: what was
-// committed is in the ledger, what was not is read again.
+// The shells work side by side: Decider turns inputs into commits, Assigner and Announcer write the two outboxes, Trimmer
+// removes inputs consumed long ago, and the ledger's own follow the log, hold the leadership and write snapshots. Each may
+// crash between any two steps: what was committed is in the ledger, what was not is read again.
 package shell
 
 import (
@@ -159,7 +159,7 @@ func (d *Decider) Step(ctx context.Context, now time.Time) (bool, time.Time, err
 		d.ask(now, s, d.proj.Position().Seq)
 	}
 	d.stepped = now
-	return did, d.next(now, s), nil
+	return did, d.next(s), nil
 }
 
 // late says whether something was due that the decider did not get to: it was held up itself.
@@ -365,7 +365,7 @@ func (d *Decider) committed(u unit) {
 }
 
 // next is when time alone makes another step useful.
-func (d *Decider) next(now time.Time, s *cell.State) time.Time {
+func (d *Decider) next(s *cell.State) time.Time {
 	var next time.Time
 	sooner := func(t time.Time) {
 		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
@@ -375,9 +375,9 @@ func (d *Decider) next(now time.Time, s *cell.State) time.Time {
 	if due := lifecycle.NextDeadline(s, d.policy); due != 0 {
 		sooner(time.Unix(0, due))
 	}
-	sooner(d.watch.next(now, s))
+	sooner(d.watch.next(s))
 	if !d.draining {
-		sooner(d.planner.next(now))
+		sooner(d.planner.next())
 	}
 	return next
 }

@@ -145,7 +145,7 @@ func (w *watch) fallsSilent(node string) time.Time {
 }
 
 // next is when the next node falls silent, as things are.
-func (w *watch) next(_ time.Time, s *cell.State) time.Time {
+func (w *watch) next(s *cell.State) time.Time {
 	w.due = time.Time{}
 	for n := range s.Nodes() {
 		if at := w.fallsSilent(n.Name); n.Condition == cell.Ready && (w.due.IsZero() || at.Before(w.due)) {
