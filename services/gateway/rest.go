@@ -10,6 +10,7 @@ import (
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -30,7 +31,7 @@ func (s *Service) handler(ctx context.Context) (http.Handler, func(), error) {
 	gw := runtime.NewServeMux(
 		// Names as in the .proto files, the same words as in manifests and in -o json.
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.JSONPb{
-			MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true},
+			MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}, // an empty list is []
 			UnmarshalOptions: protojson.UnmarshalOptions{},
 		}),
 		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) {
@@ -39,6 +40,7 @@ func (s *Service) handler(ctx context.Context) (http.Handler, func(), error) {
 			}
 			return runtime.DefaultHeaderMatcher(name)
 		}),
+		runtime.WithRoutingErrorHandler(notRouted),
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptSlash),
 	)
 	err = errors.Join(apiv1.RegisterJobServiceHandler(ctx, gw, conn), apiv1.RegisterCellServiceHandler(ctx, gw, conn))
@@ -57,6 +59,19 @@ func (s *Service) handler(ctx context.Context) (http.Handler, func(), error) {
 	})
 	mux.Handle("/", http.MaxBytesHandler(gw, maxCall))
 	return mux, func() { _ = conn.Close() }, nil
+}
+
+// notRouted answers what no call matches. The library would turn a wrong method into "not implemented".
+func notRouted(ctx context.Context, gw *runtime.ServeMux, out runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
+	switch code {
+	case http.StatusNotFound:
+		runtime.HTTPError(ctx, gw, out, w, r, status.Errorf(codes.NotFound, "%s is no path here; see /openapi.json", r.URL.Path))
+	case http.StatusMethodNotAllowed:
+		err := status.Errorf(codes.Unimplemented, "%s does not take %s; see /openapi.json", r.URL.Path, r.Method)
+		runtime.HTTPError(ctx, gw, out, w, r, &runtime.HTTPStatusError{HTTPStatus: code, Err: err})
+	default:
+		runtime.DefaultRoutingErrorHandler(ctx, gw, out, w, r, code)
+	}
 }
 
 // putBundle streams a bundle in; grpc-gateway would hold it in memory.

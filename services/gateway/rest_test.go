@@ -51,6 +51,9 @@ func TestREST(t *testing.T) {
 	if code, doc, text = h.rest("ann", "GET", "/v1/jobs?queue=acme&page_size=1", ""); code != 200 || doc["total"] != 1.0 {
 		t.Errorf("%d: %s", code, text)
 	}
+	if code, doc, text = h.rest("bob", "GET", "/v1/jobs", ""); code != 200 || doc["jobs"] == nil {
+		t.Errorf("an empty list is not there: %d: %s", code, text)
+	}
 	for _, c := range []struct {
 		who, method, path, body string
 		code                    int
@@ -62,7 +65,8 @@ func TestREST(t *testing.T) {
 		{"vera", "POST", "/v1/jobs/" + testID(1) + ":cancel", "{}", 403, "may only read"},
 		{"ann", "POST", "/v1/jobs", `{"manifst": ""}`, 400, "manifst"},
 		{"ann", "POST", "/v1/jobs", `{"manifest": "` + strings.Repeat("x", 2<<20) + `"}`, 400, "too large"},
-		{"ann", "GET", "/v1/nowhere", "", 404, ""},
+		{"ann", "GET", "/v1/nowhere", "", 404, "/openapi.json"},
+		{"ann", "DELETE", "/v1/jobs", "", 405, "DELETE"},
 		{"ann", "GET", "/v1/jobs/" + testID(1) + ":explain", "", 503, "allocator"},
 		{"vera", "PUT", "/v1/bundles/" + digest([]byte("x")), "x", 403, "may only read"},
 		{"", "PUT", "/v1/bundles/" + digest([]byte("x")), "x", 401, "Authorization"},
