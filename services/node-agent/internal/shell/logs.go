@@ -24,7 +24,8 @@ const (
 	logChunk   = 64 << 10
 	logRate    = 1 << 20 // bytes per second of one file, on average
 	logBurst   = 4 << 20
-	logBehind  = 8 << 20   // a file further behind than this is cut to its newest part
+	logBehind  = 8 << 20   // a file further behind than this is cut to its newest part,
+	logNewest  = 2 << 20   // of this size
 	logKeep    = 256 << 20 // of one file on disk; what is older and was read is freed
 	logEvery   = 100 * time.Millisecond
 	logOffsets = ".offsets.json"
@@ -57,6 +58,7 @@ type logFile struct {
 	fd      uint32
 	off     int64
 	dropped int64
+	torn    bool  // off lies within a line
 	freed   int64 // up to where the file's space was given back
 	tokens  float64
 	filled  time.Time
@@ -170,9 +172,8 @@ func (l *Logs) copy(ctx context.Context, t *tail, f *logFile, now time.Time, fin
 	f.fill(now)
 	for f.off < size {
 		if behind := size - f.off; behind > logBehind {
-			cut := size - logChunk
-			f.dropped += cut - f.off
-			f.off = cut
+			f.skip(behind - logNewest)
+			f.torn = true
 		}
 		if f.tokens < 1 {
 			return true, nil
@@ -185,6 +186,11 @@ func (l *Logs) copy(ctx context.Context, t *tail, f *logFile, now time.Time, fin
 		b = b[:n]
 		if n == 0 {
 			return false, nil
+		}
+		if f.torn {
+			f.torn = false
+			f.skip(int64(bytes.IndexByte(b, '\n') + 1)) // begin where a line begins
+			continue
 		}
 		// Whole lines, unless this is the last there will be or no line ends here.
 		if i := bytes.LastIndexAny(b, "\n\r"); i >= 0 && !finishing {
@@ -230,6 +236,11 @@ func (f *logFile) fill(now time.Time) {
 		f.tokens = min(logBurst, f.tokens+now.Sub(f.filled).Seconds()*logRate)
 	}
 	f.filled = now
+}
+
+func (f *logFile) skip(n int64) {
+	f.off += n
+	f.dropped += n
 }
 
 // free gives back the space of what was read long ago; the file keeps its length, so offsets stay true.

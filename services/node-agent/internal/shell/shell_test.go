@@ -263,6 +263,12 @@ func TestTooMuchOutputIsLeftOutAndCounted(t *testing.T) {
 	for _, c := range read(t, b, bus.StreamLogs, func() *weftv1.LogChunk { return &weftv1.LogChunk{} }) {
 		sent += int64(len(c.GetData()))
 		dropped += c.GetDropped()
+		if c.GetOffset()%int64(len(line)+1) != 0 && c.GetDropped() > 0 {
+			t.Errorf("after what was left out comes a part of a line, at %d", c.GetOffset())
+		}
+	}
+	if sent < logNewest-logChunk {
+		t.Errorf("of %d only %d were sent", size, sent)
 	}
 	if sent+dropped != size || dropped == 0 || sent == 0 || sent > logBurst {
 		t.Errorf("sent %d and dropped %d of %d", sent, dropped, size)
