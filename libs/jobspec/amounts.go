@@ -13,6 +13,7 @@ import (
 const (
 	maxGPUs   = 1024
 	maxCores  = 100_000
+	minMemory = 1 << 20 // a number without a unit was meant in other units
 	maxMemory = 1 << 50 // 1 PiB
 	maxRanks  = 65_536
 	maxTime   = 10 * 365 * 24 * time.Hour
@@ -49,7 +50,11 @@ func (p *parser) cpu(n *yaml.Node, path string) int64 {
 }
 
 func (p *parser) memory(n *yaml.Node, path string) int64 {
-	return p.quantity(n, path, 0, maxMemory, "16Gi")
+	v := p.quantity(n, path, 0, maxMemory, "16Gi")
+	if p.err == nil && v > 0 && v < minMemory {
+		p.fail(n, path, "%s is %d bytes, which nothing runs in; write an amount such as 16Gi", clip(n.Value), v)
+	}
+	return v
 }
 
 func (p *parser) gpus(n *yaml.Node, path string) int64 {

@@ -92,7 +92,7 @@ func group(t *rapid.T, name string) *weftv1.Group {
 	b := weftv1.Group_builder{
 		Name: &name, Min: maybe(t, rapid.Uint32Range(1, 100), "min"), Max: maybe(t, rapid.Uint32Range(100, 2000), "max"),
 		CpuMilli:    maybe(t, rapid.Int64Range(0, maxCores*1000), "cpu"),
-		MemoryBytes: maybe(t, rapid.OneOf(rapid.Int64Range(0, maxMemory), rapid.Map(rapid.Int64Range(0, 64), func(i int64) int64 { return i << 30 })), "memory"),
+		MemoryBytes: maybe(t, rapid.OneOf(rapid.Just(int64(0)), rapid.Int64Range(minMemory, maxMemory), rapid.Map(rapid.Int64Range(0, 64), func(i int64) int64 { return i << 30 })), "memory"),
 		Env:         pairs(t, `[A-Z][A-Z0-9_]{0,8}`, text(), "env"),
 		Command:     rapid.SliceOfN(text(), 1, 4).Filter(func(s []string) bool { return strings.TrimSpace(s[0]) != "" }).Draw(t, "command"),
 	}
