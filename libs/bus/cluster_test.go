@@ -87,6 +87,7 @@ func TestFollowSurvivesTheLossOfAServerOfThree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three servers and an election")
 	}
+	t.Parallel()
 	for what, hurt := range map[string]func(c *testkit.BusCluster, server string) (heal func()){
 		"killed": func(c *testkit.BusCluster, server string) func() {
 			c.Kill(t, server)
@@ -144,6 +145,7 @@ func TestTheHeaderThatStopsAReplicatedStream(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three servers")
 	}
+	t.Parallel()
 	c := testkit.Cluster(t)
 	out := busnats.NewOutbox(c.Core, bus.StreamFindings)
 	bad := bus.Message{

@@ -408,6 +408,9 @@ func (p *Projection[S]) read(rec Record) error {
 		return p.stopped
 	}
 	p.at, p.commit = next, rec.Seq
+	if p.loss != nil && bytes.Equal(next.Hash, p.loss.Had.Hash) {
+		p.loss = nil // it is there after all: a replica that lagged had been asked
+	}
 	if elected != nil {
 		p.leader = elected.GetLeader()
 		if p.loss != nil && rec.Seq > p.loss.Had.Seq {

@@ -18,6 +18,7 @@ const (
 	codeWrongLast         = 10071
 	codeWrongLastConstant = 10164
 	codeStoreFailed       = 10077 // "maximum bytes exceeded" and the like
+	codeNoResources       = 10023 // the server's disk or memory is used up
 	codeStorageExceeded   = 10047
 	codeMemoryExceeded    = 10028
 	codeAccountExceeded   = 10002
@@ -38,12 +39,12 @@ func mapError(ctx context.Context, what string, err error) error {
 		switch api.ErrorCode {
 		case codeWrongLast, codeWrongLastConstant:
 			return fmt.Errorf("%s: %w: %s", what, bus.ErrPosition, api.Description)
-		case codeStoreFailed, codeStorageExceeded, codeMemoryExceeded, codeAccountExceeded:
+		case codeStoreFailed, codeNoResources, codeStorageExceeded, codeMemoryExceeded, codeAccountExceeded:
 			return fmt.Errorf("%s: %w: %s", what, bus.ErrFull, api.Description)
 		case codeMessageTooLarge:
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		if api.Code >= 400 && api.Code < 500 && api.Code != 404 && api.Code != 408 {
+		if api.Code >= 400 && api.Code < 500 && api.Code != 404 && api.Code != 408 && api.Code != 429 { // 429: overload
 			return fmt.Errorf("%s: %w", what, err)
 		}
 	}

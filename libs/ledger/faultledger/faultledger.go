@@ -18,6 +18,8 @@ const (
 	Drop          // nothing is stored, the caller learns ErrUnavailable
 	LoseAck       // stored, the caller learns ErrUnavailable
 	Late          // the caller learns ErrUnavailable; Land stores it if it still fits
+	Hold          // the caller's process is paused before anything is sent, until Resume
+	HoldAck       // stored; the caller's process is paused before it learns that, until Resume
 )
 
 // Log is a ledger.Log with planned faults.
@@ -28,10 +30,34 @@ type Log struct {
 	appends []Fault
 	reads   []Fault
 	late    []func(context.Context) error
+	resume  chan struct{} // closed by Resume
+	held    chan struct{}
 }
 
 // Wrap returns log without any fault planned.
-func Wrap(log ledger.Log) *Log { return &Log{Log: log} }
+func Wrap(log ledger.Log) *Log {
+	return &Log{Log: log, resume: make(chan struct{}), held: make(chan struct{}, 64)}
+}
+
+// Held receives once for each append that has come to its pause.
+func (l *Log) Held() <-chan struct{} { return l.held }
+
+// Resume lets every append go on that is held now.
+func (l *Log) Resume() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.resume)
+	l.resume = make(chan struct{})
+}
+
+// hold waits for Resume. It heeds no context: a paused process doesn't either.
+func (l *Log) hold() {
+	l.mu.Lock()
+	resume := l.resume
+	l.mu.Unlock()
+	l.held <- struct{}{}
+	<-resume
+}
 
 // PlanAppends queues faults for the next appends, one each.
 func (l *Log) PlanAppends(fs ...Fault) {
@@ -89,6 +115,12 @@ func (l *Log) Append(ctx context.Context, expected uint64, id string, data []byt
 			return err //nolint:wrapcheck // a decorator passes errors as they are
 		})
 		return 0, ledger.ErrUnavailable
+	case Hold:
+		l.hold()
+	case HoldAck:
+		seq, err := l.Log.Append(ctx, expected, id, data)
+		l.hold()
+		return seq, err //nolint:wrapcheck // a decorator passes errors as they are
 	case None:
 	}
 	return l.Log.Append(ctx, expected, id, data) //nolint:wrapcheck // a decorator passes errors as they are

@@ -303,3 +303,39 @@ func (r *Replica) snapshot(t testing.TB, h Harness) ledger.SnapshotMeta {
 	}
 	return m
 }
+
+// forgetful is a log whose end is asked of a replica that lags, once.
+type forgetful struct {
+	ledger.Log
+	lies uint64 // where it says that it ends; 0 = the truth
+}
+
+func (l *forgetful) Tail(ctx context.Context) (ledger.Tail, error) {
+	t, err := l.Log.Tail(ctx)
+	if l.lies != 0 {
+		t.Last, l.lies = l.lies, 0
+	}
+	return t, err //nolint:wrapcheck // a decorator passes errors as they are
+}
+
+// tailMisreported: an end that comes too early is taken for a loss, and the record that is there after all disproves it.
+func tailMisreported(t *testing.T, h Harness) {
+	a := open(t, h, "a")
+	log := &forgetful{Log: h.Open(t)}
+	b := NewReplica(log, nil, "b")
+	a.lead(t)
+	a.commit(t, "one")
+	a.commit(t, "two")
+	b.catchUp(t)
+	log.lies = 2
+	b.catchUp(t)
+	if len(b.Resets) != 1 {
+		t.Fatalf("b took an early end for the truth: resets %v", b.Resets)
+	}
+	same(t, a, b)
+	if loss := b.Proj.Lost(); loss != nil {
+		t.Fatalf("b has read what it holds for lost: %v", loss)
+	}
+	b.lead(t)
+	b.commit(t, "three")
+}

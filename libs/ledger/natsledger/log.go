@@ -24,7 +24,7 @@ const (
 	pause   = 100 * time.Millisecond // between tries
 	ahead   = 4096                   // records that the follower may buffer before it waits for the reader
 
-	aheadBytes = 16 << 20 // and how many bytes of them, give or take one batch
+	aheadBytes = 4 << 20 // and how many bytes of them, give or take one batch
 )
 
 // Log is one stream as a ledger.Log. Any number may be open on one connection; one Log serves one projection, because it
@@ -44,6 +44,7 @@ type Log struct {
 	next    uint64 // the follower delivers this sequence or a later one next
 	want    uint64 // the reader has everything before
 	known   uint64 // newest sequence known to be stored
+	created int64  // creation time of the stream when last asked; 0 before
 	rewound bool   // the log lost its end; nothing is read until Tail was asked
 	wakes   []chan struct{}
 	closed  bool
@@ -192,8 +193,12 @@ func (l *Log) Tail(ctx context.Context) (ledger.Tail, error) {
 		tail.First = tail.Last + 1
 	}
 	l.mu.Lock()
-	l.known, l.rewound = tail.Last, false
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	if tail.Last+1 < l.next || l.created != 0 && tail.CreatedNS != l.created {
+		l.stopFollowing() // what is buffered may be lost records
+		l.next, l.want = tail.Last+1, tail.Last+1
+	}
+	l.known, l.created, l.rewound = tail.Last, tail.CreatedNS, false
 	return tail, nil
 }
 

@@ -68,6 +68,7 @@ func (l *Log) seek(from uint64) {
 	if len(l.buf) > 0 && start < from {
 		n := 0
 		for n < len(l.buf) && l.buf[n].Seq < from {
+			l.bytes -= len(l.buf[n].Data)
 			n++
 		}
 		l.buf = l.buf[n:]
@@ -78,7 +79,7 @@ func (l *Log) seek(from uint64) {
 // restart follows from a place on. mu is held.
 func (l *Log) restart(from uint64) {
 	l.stopFollowing()
-	l.buf, l.next, l.want = nil, from, from
+	l.next, l.want = from, from
 	ctx, cancel := context.WithCancel(context.Background())
 	l.follow = cancel
 	epoch := l.epoch
@@ -111,7 +112,7 @@ func (l *Log) stopFollowing() {
 		l.follow = nil
 	}
 	l.epoch++
-	l.buf = nil
+	l.buf, l.bytes = nil, 0
 	l.change()
 }
 
@@ -123,7 +124,7 @@ func (l *Log) deliver(ctx context.Context, epoch uint64, ms []*bus.Msg) {
 			l.mu.Unlock()
 			return
 		}
-		if len(l.buf) < ahead {
+		if len(l.buf) < ahead && l.bytes < aheadBytes {
 			break
 		}
 		changed := l.changed
@@ -140,6 +141,7 @@ func (l *Log) deliver(ctx context.Context, epoch uint64, ms []*bus.Msg) {
 		l.known = max(l.known, m.Seq)
 		if m.Seq >= l.want {
 			l.buf = append(l.buf, ledger.Record{Seq: m.Seq, Data: m.Data})
+			l.bytes += len(m.Data)
 		}
 	}
 	l.change()
