@@ -65,9 +65,9 @@ func pendingJob(id string, spec *weftv1.JobSpec) *apiv1.Job {
 
 // reason says in one line why a job is where it is.
 func reason(j *cell.Job, now int64) string {
-	cause := j.Cause.GetMessage()
+	cause := cell.Describe(j.Cause)
 	if j.Attempt != nil && j.Attempt.Cause != nil {
-		cause = j.Attempt.Cause.GetMessage()
+		cause = cell.Describe(j.Attempt.Cause)
 	}
 	switch j.Phase {
 	case cell.Queued:

@@ -14,7 +14,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/weft-fabric/weft/libs/cell"
 	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
+	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
 func psCmd(a *app) *cobra.Command {
@@ -150,7 +152,7 @@ func (a *app) printJob(j *apiv1.Job) {
 	line("phase", a.paint(j.GetPhase(), colorOf(j.GetPhase()))+" for "+since(j.GetPhaseSinceNs()))
 	line("reason", j.GetReason())
 	if c := j.GetCause(); c != nil {
-		line("last cause", c.GetMessage())
+		line("last cause", cell.Describe(c))
 	}
 	line("submitted", time.Unix(0, j.GetSubmittedNs()).Format(time.RFC3339))
 	if j.GetAttempt() > 0 {
@@ -233,7 +235,7 @@ func explainCmd(a *app) *cobra.Command {
 					fmt.Fprintf(a.out, "position     %d in its queue\n", p)
 				}
 				for _, d := range e.GetDeficits() {
-					fmt.Fprintf(a.out, "lacks        %s: needs %d, free %d\n", d.GetResource(), d.GetNeeded(), d.GetAvailable())
+					fmt.Fprintf(a.out, "lacks        %s\n", lack(d))
 				}
 				for _, f := range e.GetFilters() {
 					fmt.Fprintf(a.out, "ruled out    %d nodes by %s\n", f.GetNodes(), f.GetFilter())
@@ -251,6 +253,20 @@ func explainCmd(a *app) *cobra.Command {
 			})
 		},
 	}
+}
+
+// lack says what is too little, in the units of manifests.
+func lack(d *weftv1.Deficit) string {
+	name, text := d.GetResource(), func(n int64) string { return fmt.Sprint(n) }
+	switch name {
+	case "gpu-milli":
+		name, text = "GPUs", milliText
+	case "cpu-milli":
+		name, text = "cores", milliText
+	case "memory-bytes":
+		name, text = "memory", bytesText
+	}
+	return fmt.Sprintf("%s: needs %s, free %s", name, text(d.GetNeeded()), text(d.GetAvailable()))
 }
 
 func eventsCmd(a *app) *cobra.Command {

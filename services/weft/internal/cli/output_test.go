@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	apiv1 "github.com/weft-fabric/weft/proto/gen/weft/api/v1"
+	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
 func TestErrorsBecomeExitCodesAndNameTheNextCommand(t *testing.T) {
@@ -147,5 +148,20 @@ func TestEmptyListsAreThereForPrograms(t *testing.T) {
 	var out bytes.Buffer
 	if err := (&app{out: &out}).printProto(&apiv1.ListJobsResponse{}); err != nil || !strings.Contains(out.String(), `"jobs": []`) {
 		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+func TestLacksAreSaidInTheUnitsOfManifests(t *testing.T) {
+	for resource, want := range map[string]string{
+		"gpu-milli": "GPUs: needs 2, free 1.5", "memory-bytes": "memory: needs 2.0KiB, free 1.5KiB", "ports": "ports: needs 2000, free 1500",
+	} {
+		n := int64(1000)
+		if resource == "memory-bytes" {
+			n = 1024
+		}
+		d := weftv1.Deficit_builder{Resource: &resource, Needed: new(2 * n), Available: new(3 * n / 2)}.Build()
+		if got := lack(d); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
