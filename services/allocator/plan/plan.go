@@ -64,7 +64,7 @@ type planner struct {
 }
 
 func newPlanner(s *cell.State, now int64) *planner {
-	p := &planner{s: s.Overlay(), now: now, whole: Whole(s), at: map[string]int{}}
+	p := &planner{s: s.Overlay(), now: now, whole: cell.Whole(s), at: map[string]int{}}
 	for n := range p.s.Nodes() {
 		p.at[n.Name] = len(p.nodes)
 		p.nodes = append(p.nodes, newNodeView(p.s, n))

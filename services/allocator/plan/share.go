@@ -10,38 +10,6 @@ import (
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
 
-// million is one whole, in the millionths that shares are counted in.
-const million = 1_000_000
-
-// Share is the dominant share of an amount in a whole, in millionths: the largest over the resources that the whole has
-// at all (Ghodsi et al., Dominant Resource Fairness, NSDI 2011). One function, for ordering and for reports.
-func Share(a, whole cell.Amounts) int64 {
-	return max(part(a.GPUMilli, whole.GPUMilli), part(a.CPUMilli, whole.CPUMilli), part(a.MemoryBytes, whole.MemoryBytes))
-}
-
-func part(a, whole int64) int64 {
-	if whole <= 0 || a <= 0 {
-		return 0
-	}
-	hi, lo := bits.Mul64(uint64(a), million)
-	if hi >= uint64(whole) {
-		return 1 << 62
-	}
-	q, _ := bits.Div64(hi, lo, uint64(whole))
-	return int64(min(q, 1<<62))
-}
-
-// Whole is what the cell has, lost and cordoned nodes included: shares must not jump when a machine is serviced.
-func Whole(s *cell.State) cell.Amounts {
-	var w cell.Amounts
-	for n := range s.Nodes() {
-		w.GPUMilli += 1000 * int64(len(n.Inventory.GetDevices()))
-		w.CPUMilli += n.Inventory.GetCpuMilli()
-		w.MemoryBytes += n.Inventory.GetMemoryBytes()
-	}
-	return w
-}
-
 // branch is one queue with what waits in it and below it.
 type branch struct {
 	path     string
@@ -175,7 +143,7 @@ func keyOf(used cell.Amounts, set *weftv1.QueueSet, j *cell.Job, whole cell.Amou
 		quota:    within(used, set.GetQuota()),
 		weight:   weight(set),
 		priority: set.GetPriority(),
-		share:    Share(used, whole),
+		share:    cell.Share(used, whole),
 	}
 }
 

@@ -60,41 +60,18 @@ func (s *Server) ListQueues(ctx context.Context, _ *apiv1.ListQueuesRequest) (*a
 	who := auth.From(ctx)
 	b := apiv1.ListQueuesResponse_builder{}
 	st, _ := s.cell()
-	all := capacity(st)
+	whole := cell.Whole(st)
 	for q := range st.Queues() {
 		if !who.Sees(jobspec.Tenant(q.Path)) {
 			continue
 		}
 		t := cell.QueueTotals(st, q.Path)
 		b.Queues = append(b.Queues, apiv1.Queue_builder{
-			Set: q.Set, Waiting: new(uint32(t.Waiting)), Running: new(uint32(t.Active)), SharePpm: new(share(t.Used, all)),
+			Set: q.Set, Waiting: new(uint32(t.Waiting)), Running: new(uint32(t.Active)), SharePpm: new(cell.Share(t.Used, whole)),
 			Used: weftv1.Amounts_builder{GpuMilli: &t.Used.GPUMilli, CpuMilli: &t.Used.CPUMilli, MemoryBytes: &t.Used.MemoryBytes}.Build(),
 		}.Build())
 	}
 	return b.Build(), nil
-}
-
-// capacity is what the machines that are not lost have together.
-func capacity(st *cell.State) (sum cell.Amounts) {
-	for n := range st.Nodes() {
-		if n.Condition != cell.Lost {
-			sum = sum.Add(cell.Amounts{
-				GPUMilli: 1000 * int64(len(n.Inventory.GetDevices())), CPUMilli: n.Inventory.GetCpuMilli(), MemoryBytes: n.Inventory.GetMemoryBytes(),
-			})
-		}
-	}
-	return sum
-}
-
-// share is the dominant share of the cell in millionths.
-func share(used, all cell.Amounts) int64 {
-	part := func(u, a int64) int64 {
-		if a == 0 {
-			return 0
-		}
-		return int64(float64(u) / float64(a) * 1e6)
-	}
-	return max(part(used.GPUMilli, all.GPUMilli), part(used.CPUMilli, all.CPUMilli), part(used.MemoryBytes, all.MemoryBytes))
 }
 
 // ApplyQueues creates and changes queues.
