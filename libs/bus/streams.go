@@ -207,6 +207,10 @@ func SubjectNodeRPC(service, method, node string) string {
 // SubjectAPI is a call of a tenant to the gateway, in DOOR.
 func SubjectAPI(tenant, method string) string { return "weft.api." + tenant + "." + method }
 
+// HeaderJob names the job that a message of LOGS or EVENTS is about, so that a reader need not decode what it does not
+// want. A message about no job has none.
+const HeaderJob = "Weft-Job"
+
 // Role names a user of the bus; it is also the user's name.
 type Role string
 

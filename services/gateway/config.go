@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/weft-fabric/weft/services/gateway/internal/api"
 )
 
 // Config are the settings of the gateway.
@@ -51,13 +53,11 @@ func (c Config) Validate() error {
 		return errors.New("gateway: fence is negative; write 0 for no fence, or a duration such as 10m")
 	case c.DecideWait <= 0:
 		return errors.New("gateway: decide_wait must be positive, such as 5s")
-	case c.Rate <= 0 || c.Burst < writeCost:
-		return fmt.Errorf("gateway: rate must be positive and burst at least %d, the cost of one write", writeCost)
+	case c.Rate <= 0 || c.Burst < api.WriteCost:
+		return fmt.Errorf("gateway: rate must be positive and burst at least %d, the cost of one write", api.WriteCost)
 	}
 	return nil
 }
-
-const writeCost = 4
 
 func loopback(host string) bool {
 	if host == "localhost" {

@@ -11,7 +11,7 @@ import (
 	"github.com/weft-fabric/weft/libs/bus"
 )
 
-// Config of one node's agent. Zero fields get what DefaultConfig gives, where it gives something.
+// Config of one node's agent. Zero fields get what DefaultConfig gives, where it gives something and zero means nothing.
 type Config struct {
 	Node string `koanf:"node"` // name in the fabric, [a-z0-9-]{1,63}
 	Dir  string `koanf:"dir"`  // run directories, logs, bundles; one agent at a time
@@ -73,7 +73,7 @@ func (c Config) withDefaults() Config {
 // Validate says what is wrong, naming the field and the cure.
 func (c Config) Validate() error {
 	if err := bus.CheckToken(c.Node); err != nil {
-		return fmt.Errorf("node: %w; choose a name such as %s", err, "gpu-07")
+		return fmt.Errorf("node: %w; choose a name such as gpu-07", err)
 	}
 	if !filepath.IsAbs(c.Dir) || !filepath.IsAbs(c.SavesDir) || !filepath.IsAbs(c.OutputDir) {
 		return errors.New("dir, saves_dir and output_dir must be absolute paths")

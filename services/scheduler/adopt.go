@@ -27,3 +27,9 @@ func Adopter(ctx context.Context, log ledger.Log, proj *ledger.Projection[*cell.
 func Confirmed(core, nodes *bus.Conn) func(context.Context) (uint64, error) {
 	return shell.Confirmed(busnats.NewOutbox(core, bus.StreamEvents), busnats.NewOutbox(nodes, bus.StreamAssignments))
 }
+
+// Headers of EVENTS: which fact an event is ("<ledger sequence>/<index>"), and the job that it concerns.
+const (
+	PositionHeader = shell.PositionHeader
+	JobHeader      = bus.HeaderJob
+)

@@ -64,6 +64,9 @@ type Attempt struct {
 	ID
 	Phase   Phase
 	GraceNS int64 // between SIGTERM and SIGKILL, where nobody says more
+	// HangAfterNS is how long ranks that once told of progress may tell of none; 0 = for ever.
+	HangAfterNS int64
+	BeatNS      int64 // when one of them last did; 0 = never
 
 	Started   bool // every rank ran at some time
 	Bad       int  // ranks that failed so far
@@ -83,6 +86,7 @@ type Attempt struct {
 // Said is what was reported.
 type Said struct {
 	Started  bool
+	Hung     bool
 	Bad      int // ranks
 	Failed   bool
 	Released bool
@@ -134,6 +138,9 @@ type (
 	SayStarted struct{ ID }
 	// SayExited reports the ranks that failed, all of them so far.
 	SayExited struct{ ID }
+	// SayHung reports that its ranks have told of no progress for too long. What becomes of them is not the agent's to
+	// decide.
+	SayHung struct{ ID }
 	// SayFailed reports that it could not be started.
 	SayFailed struct{ ID }
 	// SayReleased reports that nothing of it is left here.
@@ -171,7 +178,7 @@ func Decide(w World) (do []Action, next int64) {
 	for _, a := range have {
 		held[a.ID] = true
 		x, wanted := want[a.ID]
-		do = append(do, say(a)...)
+		do = append(do, say(w, a, later)...)
 		end := ending(w, a, x, wanted)
 		switch {
 		case a.Phase == Empty:
@@ -262,13 +269,20 @@ func kill(w World, a Attempt, why Why, later func(int64)) []Action {
 
 // say returns the reports that are due about one attempt. A release comes last, after its output and saves, so that
 // whoever acts on it finds them.
-func say(a Attempt) []Action {
+func say(w World, a Attempt, later func(int64)) []Action {
 	var do []Action
 	if a.Started && !a.Said.Started {
 		do = append(do, SayStarted{a.ID})
 	}
 	if a.Bad > a.Said.Bad {
 		do = append(do, SayExited{a.ID})
+	}
+	if a.Phase == Running && !a.Stopping && !a.Said.Hung && a.HangAfterNS != 0 && a.BeatNS != 0 {
+		if at := a.BeatNS + a.HangAfterNS; w.NowNS >= at {
+			do = append(do, SayHung{a.ID})
+		} else {
+			later(at)
+		}
 	}
 	if a.Failed && !a.Said.Failed {
 		do = append(do, SayFailed{a.ID})

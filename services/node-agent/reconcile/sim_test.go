@@ -73,6 +73,8 @@ func (n *node) perform(a Action) {
 		h.Said.Started = true
 	case SayExited:
 		h.Said.Bad = h.Bad
+	case SayHung:
+		h.Said.Hung = true
 	case SayFailed:
 		h.Said.Failed = true
 	case SayReleased:
@@ -88,6 +90,9 @@ func (n *node) perform(a Action) {
 func (n *node) restart() {
 	for id, a := range n.have {
 		a.Said, a.KilledNS = Said{}, 0
+		if a.BeatNS != 0 {
+			a.BeatNS = n.now // it counts from its first look
+		}
 		// A run that was being prepared, or never existed, has no files that a new agent would keep.
 		if a.Phase == Preparing || a.Phase == Empty && n.launched[id] == 0 && !a.Failed {
 			delete(n.have, id)
@@ -113,6 +118,8 @@ func describe(as []Action) string {
 			b.WriteString("say started")
 		case SayExited:
 			b.WriteString("say exited")
+		case SayHung:
+			b.WriteString("say hung")
 		case SayFailed:
 			b.WriteString("say failed")
 		case SayReleased:

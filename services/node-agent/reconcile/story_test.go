@@ -81,6 +81,10 @@ func TestStories(t *testing.T) {
 						a.Bad, _ = strconv.Atoi(x.Vals[0])
 					case "grace":
 						a.GraceNS = duration(t, d, x.Vals[0])
+					case "hang-after":
+						a.HangAfterNS = duration(t, d, x.Vals[0])
+					case "beat":
+						a.BeatNS = n.now
 					default:
 						d.Fatalf(t, "what is %s?", x.Key)
 					}

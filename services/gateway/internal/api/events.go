@@ -51,6 +51,9 @@ func (s *Server) WatchEvents(req *apiv1.WatchEventsRequest, st grpc.ServerStream
 		if !who.Sees(tenant) {
 			return nil
 		}
+		if job != "" && !mayConcern(in, job) {
+			return nil
+		}
 		ev := ReadEvent(in)
 		if job != "" && ev.GetJob() != job {
 			return nil
@@ -94,6 +97,9 @@ func (s *Server) History(ctx context.Context, after uint64, job string, limit in
 		if !who.Sees(subjectToken(in.Subject, 2)) {
 			return nil
 		}
+		if job != "" && !mayConcern(in, job) {
+			return nil
+		}
 		ev := ReadEvent(in)
 		if job != "" && ev.GetJob() != job {
 			return nil
@@ -123,6 +129,12 @@ func (s *Server) Live(ctx context.Context, f func(tenant string, ev *apiv1.Watch
 	r := reading{inbox: s.Events.Open(ctx), from: last}
 	r.each = func(in bus.Input) error { return f(subjectToken(in.Subject, 2), ReadEvent(in)) }
 	return r.run(ctx, s.quit)
+}
+
+// mayConcern says, without decoding, that a message may be about a job; one whose writer did not say is decoded.
+func mayConcern(in bus.Input, job string) bool {
+	h := in.Header[bus.HeaderJob]
+	return h == "" || h == job
 }
 
 // subjectToken returns the i-th token of a subject, from 0.

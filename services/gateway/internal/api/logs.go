@@ -82,11 +82,8 @@ type logReader struct {
 	order []tailKey
 }
 
-// Headers that agents put beside a chunk, so that a reader need not decode what it does not want.
-const headerJob = "Weft-Job"
-
 func (l *logReader) take(in bus.Input) error {
-	if h := in.Header[headerJob]; h != "" && h != l.job {
+	if !mayConcern(in, l.job) {
 		return nil
 	}
 	var c weftv1.LogChunk

@@ -48,7 +48,7 @@ var passed = []string{
 
 var passedPrefixes = []string{"LC_", "CONDA_", "PYENV_"}
 
-// env is an ordered set of variables; a later Set replaces an earlier one.
+// env is a set of variables; a later one replaces an earlier one of its name.
 type env struct{ kv map[string]string }
 
 func (e *env) set(k string, v string) { e.kv[k] = v }
@@ -263,7 +263,7 @@ func identity(e *env, n Node, a *weftv1.AssignedAttempt, spec *weftv1.JobSpec, g
 	e.seconds("WEFT_LIGHT_EVERY", c.GetLightNs())
 	e.seconds("WEFT_FULL_EVERY", c.GetFullNs())
 	e.seconds("WEFT_GRACE", c.GetGraceNs())
-	e.set("WEFT_BEAT_FILE", filepath.Join(filepath.Dir(d.Work), "beat-"+strconv.FormatUint(uint64(rank), 10)+".json"))
+	e.set("WEFT_BEAT_FILE", filepath.Join(filepath.Dir(d.Work), shim.FileBeat(rank)))
 	if n.PythonDir != "" {
 		pp := n.PythonDir
 		if old := e.kv["PYTHONPATH"]; old != "" {

@@ -219,7 +219,7 @@ func (l *Logs) publish(ctx context.Context, id reconcile.ID, f *logFile, b []byt
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
-	if _, err := l.out.Publish(ctx, bus.Message{Subject: bus.SubjectLog(l.node), Data: data}); err != nil {
+	if _, err := l.out.Publish(ctx, bus.Message{Subject: bus.SubjectLog(l.node), Header: map[string]string{bus.HeaderJob: id.Job}, Data: data}); err != nil {
 		return fmt.Errorf("logs: %w", err)
 	}
 	return nil

@@ -53,6 +53,17 @@ func (c *Core) perform(a reconcile.Action, now time.Time) error {
 		return c.d.Reports.say(now, func(m *weftv1.Report) {
 			m.SetRanksExited(weftv1.RanksExited_builder{Job: &a.Job, Attempt: &a.Attempt, Exits: r.badExits()}.Build())
 		})
+	case reconcile.SayHung:
+		r := c.runs[a.ID]
+		r.Said.Hung = true
+		rank, b := r.quietest()
+		step := b.step(filepath.Join(r.dir, shim.FileBeat(rank)))
+		slog.Warn("no progress", "job", a.Job, "attempt", a.Attempt, "rank", rank, "step", step, "for", now.Sub(b.seen).Round(time.Second))
+		return c.d.Reports.say(now, func(m *weftv1.Report) {
+			m.SetRanksHung(weftv1.RanksHung_builder{
+				Job: &a.Job, Attempt: &a.Attempt, Rank: &rank, Step: &step, SilentNs: new(int64(now.Sub(b.seen))),
+			}.Build())
+		})
 	case reconcile.SayFailed:
 		r := c.runs[a.ID]
 		r.Said.Failed = true
@@ -104,7 +115,7 @@ func (c *Core) prepared(now time.Time) bool {
 			f = &failure{Kind: weftv1.CauseKind_CAUSE_KIND_LAUNCH_FAILED, Message: err.Error()}
 		}
 		if f == nil {
-			r.launch, r.GraceNS = p.launch, p.launch.GraceNS
+			r.prepared(p.launch)
 			if err := c.start(r); err != nil {
 				f = &failure{Kind: weftv1.CauseKind_CAUSE_KIND_LAUNCH_FAILED, Message: err.Error()}
 				r.launch = nil

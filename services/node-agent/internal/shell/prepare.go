@@ -292,6 +292,7 @@ func (p *Preparer) prepare(ctx context.Context, x *preparation) (*shim.Launch, e
 	l := &shim.Launch{
 		Token: token, Job: a.GetJob(), Attempt: a.GetAttempt(), BootID: p.cfg.BootID, Group: group,
 		Contact: p.cfg.Contact, FenceNS: p.cfg.FenceNS, GraceNS: spec.GetCheckpoint().GetGraceNs(), Ranks: ranks,
+		HangAfterNS: spec.GetHangAfterNs(),
 	}
 	if err := launch.CheckPorts(a, spec); err != nil {
 		return nil, err

@@ -47,6 +47,7 @@ type run struct {
 
 	launch   *shim.Launch // nil until it is prepared
 	exits    []shim.RankExit
+	beats    map[uint32]beat // of ranks that told of progress
 	failure  *failure
 	shim     proc.ID
 	gone     bool // the shim has ended
@@ -78,6 +79,11 @@ func parseRunName(name string) (reconcile.ID, bool) {
 // group is where its processes are.
 func (r *run) group() cgroup.Group { return r.launch.Group }
 
+// prepared takes over what was made ready to start.
+func (r *run) prepared(l *shim.Launch) {
+	r.launch, r.GraceNS, r.HangAfterNS = l, l.GraceNS, l.HangAfterNS
+}
+
 // scan reads what the shim wrote since the last time.
 func (r *run) scan(now time.Time) error {
 	if r.launch == nil || r.Phase == reconcile.Empty {
@@ -100,6 +106,9 @@ func (r *run) scan(now time.Time) error {
 		if err := r.scanEnd(now); err != nil {
 			return err
 		}
+	}
+	if r.Phase == reconcile.Running && r.HangAfterNS != 0 {
+		r.scanBeats(now)
 	}
 	if r.Phase == reconcile.Ended {
 		return r.scanEmpty(now)
@@ -228,7 +237,8 @@ func adopt(dir string, id reconcile.ID, boot string, now time.Time, discard func
 		discard()
 		return nil, nil
 	}
-	r.launch, r.GraceNS, r.Phase = &l, l.GraceNS, reconcile.Starting
+	r.prepared(&l)
+	r.Phase = reconcile.Starting
 	var st stopped
 	if ok, err := shim.ReadFile(dir, fileStop, &st); err != nil {
 		return nil, err

@@ -225,6 +225,15 @@ func TestLogsCopyWholeLinesAndGoOnAfterARestart(t *testing.T) {
 	}
 	var text []string
 	off := int64(0)
+	in, err := b.Inbox(bus.StreamLogs, "").Next(t.Context(), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range in {
+		if m.Header[bus.HeaderJob] != id.Job {
+			t.Errorf("a chunk of job %q says that it is of %q", id.Job, m.Header[bus.HeaderJob])
+		}
+	}
 	for _, c := range read(t, b, bus.StreamLogs, func() *weftv1.LogChunk { return &weftv1.LogChunk{} }) {
 		if c.GetOffset() != off || c.GetFd() != 1 || c.GetAttempt() != 2 || c.GetDropped() != 0 {
 			t.Errorf("chunk %v", c)

@@ -33,6 +33,11 @@ const (
 	fileLog     = "shim.log"     // what the shim itself has to say
 )
 
+// FileBeat is the name of the file in which one rank tells of its progress.
+func FileBeat(rank uint32) string {
+	return "beat-" + strconv.FormatUint(uint64(rank), 10) + ".json"
+}
+
 // FileRankExit is the name of one rank's exit record.
 func FileRankExit(rank uint32) string {
 	return "exit-" + strconv.FormatUint(uint64(rank), 10) + ".json"
@@ -52,7 +57,9 @@ type Launch struct {
 	Contact string `json:"contact"`
 	FenceNS int64  `json:"fence_ns"`
 	GraceNS int64  `json:"grace_ns"`
-	Ranks   []Rank `json:"ranks"`
+	// HangAfterNS is the job's hang_after; 0 = its ranks may be silent for ever.
+	HangAfterNS int64  `json:"hang_after_ns,omitempty"`
+	Ranks       []Rank `json:"ranks"`
 }
 
 // Rank is one process to start.

@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/weft-fabric/weft/libs/bus/faultbus"
 	"github.com/weft-fabric/weft/libs/cell"
 	"github.com/weft-fabric/weft/libs/ledger"
 	"github.com/weft-fabric/weft/libs/ledger/faultledger"
@@ -156,7 +157,7 @@ type faulty struct {
 
 var faultyActions = []string{
 	"submit", "submit", "refused", "cancel", "step", "step", "step", "step", "step", "settle", "settle", "time", "time", "long",
-	"beat", "beat", "finish", "fault", "fault", "blind", "bus", "lead", "replica", "mute", "land",
+	"beat", "beat", "finish", "fault", "fault", "write fault", "write fault", "read fault", "blind", "bus", "lead", "replica", "mute", "land",
 }
 
 func (w *faulty) newReplica() *replica {
@@ -209,6 +210,13 @@ func (w *faulty) act(name string) {
 		w.finish(w.anyAgent())
 	case "fault":
 		w.any().ledger.PlanAppends(rapid.SampledFrom([]faultledger.Fault{drop, loseAck, late}).Draw(w.t, "fault"))
+	case "write fault":
+		out := rapid.SampledFrom(w.any().outs).Draw(w.t, "stream")
+		out.PlanWrites(rapid.SampledFrom([]faultbus.Fault{faultbus.Drop, faultbus.LoseAck, faultbus.Late}).Draw(w.t, "fault"))
+		out.PlanReads(slices.Repeat([]faultbus.Fault{faultbus.Drop}, rapid.IntRange(0, 2).Draw(w.t, "reads"))...)
+	case "read fault":
+		in := rapid.SampledFrom(w.any().ins).Draw(w.t, "stream")
+		in.PlanReads(rapid.SliceOfN(rapid.SampledFrom([]faultbus.Fault{faultbus.Drop, faultbus.Delay, faultbus.Short}), 1, 4).Draw(w.t, "faults")...)
 	case "blind":
 		p := w.any()
 		n := rapid.IntRange(1, 20).Draw(w.t, "reads")
@@ -232,11 +240,19 @@ func (w *faulty) act(name string) {
 		a := w.anyAgent()
 		a.muted = !a.muted
 	case "land":
-		for _, p := range w.replicas {
-			p.ledger.Land(context.Background())
-		}
+		w.land()
 	}
 	w.check()
+}
+
+// land delivers what is late.
+func (w *faulty) land() {
+	for _, p := range w.replicas {
+		p.ledger.Land(context.Background())
+		for _, o := range p.outs {
+			o.Land(context.Background())
+		}
+	}
 }
 
 // finish ends a run as its own success.
@@ -273,9 +289,7 @@ func (w *faulty) check() {
 
 // heal ends all faults: one replica leads, and everything comes to its end.
 func (w *faulty) heal() {
-	for _, p := range w.replicas {
-		p.ledger.Land(context.Background())
-	}
+	w.land()
 	p := w.replica("last")
 	p.lead()
 	for range 40 {

@@ -185,12 +185,6 @@ func bodyOf(m *weftv1.Assignment) (string, error) {
 // PositionHeader says which fact an event is: ledger sequence and index of the event within its commit.
 const PositionHeader = "Weft-Ledger"
 
-// TenantHeader and JobHeader let readers filter without decoding.
-const (
-	TenantHeader = "Weft-Tenant"
-	JobHeader    = "Weft-Job"
-)
-
 // positionOf reads which fact an event is.
 func positionOf(m bus.Message) (seq uint64, index int, ok bool) {
 	left, right, found := strings.Cut(m.Header[PositionHeader], "/")
@@ -315,9 +309,9 @@ func (a *Announcer) announce(ctx context.Context, seq uint64, c *weftv1.Commit, 
 			continue
 		}
 		m := bus.Message{Subject: bus.SubjectEvent(ev.Tenant, ev.Type), Data: ev.JSON,
-			Header: map[string]string{PositionHeader: fmt.Sprintf("%d/%d", seq, i), TenantHeader: ev.Tenant}}
+			Header: map[string]string{PositionHeader: fmt.Sprintf("%d/%d", seq, i)}}
 		if ev.Job != "" {
-			m.Header[JobHeader] = ev.Job
+			m.Header[bus.HeaderJob] = ev.Job
 		}
 		killpoint.Reach(killpoint.Announce)
 		at, err := a.out.Append(ctx, a.last, m)

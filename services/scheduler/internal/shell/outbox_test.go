@@ -255,7 +255,7 @@ func TestExpiredEventsAreNotToldAgain(t *testing.T) {
 	r.submit(2)
 	p.pass(time.Second)
 	for _, m := range r.messages(bus.StreamEvents) {
-		if m.Header[JobHeader] == jobID(1) && m.Subject == bus.SubjectEvent("demo", "job-submitted") {
+		if m.Header[bus.HeaderJob] == jobID(1) && m.Subject == bus.SubjectEvent("demo", "job-submitted") {
 			t.Fatalf("told again: %s", m.Data)
 		}
 	}
@@ -282,7 +282,7 @@ func TestEventsGoOnAfterTheLedgerLostItsEnd(t *testing.T) {
 	b.pass(time.Second)
 	found := false
 	for _, m := range r.messages(bus.StreamEvents)[told:] {
-		found = found || m.Header[JobHeader] == jobID(90)
+		found = found || m.Header[bus.HeaderJob] == jobID(90)
 	}
 	if !found {
 		t.Fatal("the events of what happened since are missing")
@@ -302,7 +302,7 @@ func TestTheLedgerMayBePurgedBelowTheEvents(t *testing.T) {
 	if n := len(p.failures); n > 0 {
 		t.Fatal(p.failures)
 	}
-	if got := r.messages(bus.StreamEvents); got[len(got)-1].Header[JobHeader] != jobID(2) {
+	if got := r.messages(bus.StreamEvents); got[len(got)-1].Header[bus.HeaderJob] != jobID(2) {
 		t.Fatalf("the last event is of %s", got[len(got)-1].Subject)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/bus/faultbus"
 	"github.com/weft-fabric/weft/libs/bus/membus"
 	"github.com/weft-fabric/weft/libs/cell"
 	"github.com/weft-fabric/weft/libs/cell/cellfold"
@@ -48,7 +49,9 @@ type rig struct {
 type replica struct {
 	*rig
 	name      string
-	ledger    *faultledger.Log // what this replica appends to
+	ledger    *faultledger.Log   // what this replica appends to
+	outs      []*faultbus.Outbox // what it writes: ASSIGNMENTS, EVENTS
+	ins       []*faultbus.Inbox  // what it reads: REQUESTS, REPORTS, CHECKPOINTS
 	proj      *Projection
 	writer    *Writer
 	decider   *Decider
@@ -77,17 +80,26 @@ func (r *rig) replica(name string) *replica {
 	p.writer = ledger.NewWriter(p.ledger, p.proj, "scheduler", name)
 	commits := 0
 	p.writer.NewID = func(time.Time) string { commits++; return fmt.Sprintf("%s-%d", name, commits) }
+	out := func(stream string) bus.Outbox {
+		o := faultbus.WrapOutbox(r.bus.Outbox(stream))
+		p.outs = append(p.outs, o)
+		return o
+	}
+	in := func(stream string) bus.Inbox {
+		i := faultbus.WrapInbox(r.bus.Inbox(stream, ""))
+		p.ins = append(p.ins, i)
+		return i
+	}
 	var err error
 	p.decider, err = NewDecider(Options{
 		Proj: p.proj, Writer: p.writer, Ledger: p.ledger, Log: log, Policy: r.policy,
-		Requests: r.bus.Inbox(bus.StreamRequests, ""), Reports: r.bus.Inbox(bus.StreamReports, ""),
-		Checkpoints: r.bus.Inbox(bus.StreamCheckpoints, ""), Core: r.bus.Caller(), Nodes: r.bus.Caller(),
+		Requests: in(bus.StreamRequests), Reports: in(bus.StreamReports), Checkpoints: in(bus.StreamCheckpoints), Core: r.bus.Caller(), Nodes: r.bus.Caller(),
 	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	p.assigner = NewAssigner(p.proj, p.writer, r.bus.Outbox(bus.StreamAssignments), log)
-	p.announcer = NewAnnouncer(p.proj, p.writer, p.ledger, r.bus.Outbox(bus.StreamEvents))
+	p.assigner = NewAssigner(p.proj, p.writer, out(bus.StreamAssignments), log)
+	p.announcer = NewAnnouncer(p.proj, p.writer, p.ledger, out(bus.StreamEvents))
 	p.trimmer = NewTrimmer(p.proj, p.writer, r.bus.Inbox(bus.StreamRequests, ""), r.bus.Inbox(bus.StreamReports, ""))
 	return p
 }

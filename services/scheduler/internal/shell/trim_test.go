@@ -187,7 +187,7 @@ func TestTheLedgerIsTrimmedBehindSnapshots(t *testing.T) {
 	p.settle()
 	told := map[string]int{}
 	for _, m := range r.messages(bus.StreamEvents) {
-		told[m.Header[JobHeader]]++
+		told[m.Header[bus.HeaderJob]]++
 	}
 	for _, n := range []int{7, 8, 9} {
 		if told[jobID(n)] == 0 {
