@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -120,6 +121,7 @@ func (a *app) serveBus(ctx context.Context, o busOptions) error {
 	if err != nil {
 		return err
 	}
+	lost := watchDisk(slog.NewTextHandler(a.errOut, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	srv, err := bus.StartServer(bus.ServerConfig{Dir: dir, Host: host, Port: port, Nodes: o.nodes, Tenants: o.tenants, Cluster: cluster})
 	if err != nil {
 		return err
@@ -135,8 +137,12 @@ func (a *app) serveBus(ctx context.Context, o busOptions) error {
 		return err
 	}
 	fmt.Fprintf(a.out, "bus at %s; passwords in %s\n", srv.URL(), filepath.Join(dir, bus.UsersFile))
-	<-ctx.Done()
-	return nil
+	select {
+	case <-ctx.Done():
+		return nil
+	case why := <-lost:
+		return diskError(dir, why)
+	}
 }
 
 // clustered is what the flags say about a cluster; nil = this server alone.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -68,6 +69,7 @@ func (a *app) up(cfg allinone.Config) error {
 		}
 		return err
 	}
+	lost := watchDisk(slog.Default().Handler())
 	fmt.Fprintf(a.out, "fabric up in %s\n", cfg.Dir)
 	for _, n := range f.Nodes() {
 		fmt.Fprintf(a.out, "  node %s\n", n)
@@ -87,6 +89,10 @@ func (a *app) up(cfg allinone.Config) error {
 	select {
 	case err := <-failed:
 		return err
+	case why := <-lost:
+		cancel()
+		_ = f.Stop() // it says less than why
+		return diskError(cfg.Dir, why)
 	case s := <-sig:
 		if s == os.Interrupt {
 			fmt.Fprintln(a.errOut, "stopping jobs with their grace and putting them back into their queues; Ctrl-C again leaves them running")
