@@ -133,6 +133,17 @@ func TestWatchersLearnThatTheJobGoesOn(t *testing.T) {
 	}
 }
 
+func TestRunNamesNoLinesOfAManifestThatNobodyWrote(t *testing.T) {
+	err := withoutLines(status.Error(codes.InvalidArgument, "spec.workers (line 13): 0 is out of range; write a whole number"))
+	if code, text := explainError(err); code != ExitUsage || text != "spec.workers: 0 is out of range; write a whole number" {
+		t.Errorf("code %d, %q", code, text)
+	}
+	away := status.Error(codes.Unavailable, "no leader (line 1)")
+	if err := withoutLines(away); !errors.Is(err, away) {
+		t.Errorf("%v became %v", away, err)
+	}
+}
+
 func TestOutputLeftOutIsFoundOnTheNode(t *testing.T) {
 	var out, errOut bytes.Buffer
 	p := newLogPrinter(&app{out: &out, errOut: &errOut}, "01jd")

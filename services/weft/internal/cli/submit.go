@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -289,7 +290,9 @@ func runCmd(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.stream(cmd.Context(), func(ctx context.Context, c *client) error { return a.runJob(ctx, c, text, detach) })
+			return a.stream(cmd.Context(), func(ctx context.Context, c *client) error {
+				return withoutLines(a.runJob(ctx, c, text, detach))
+			})
 		},
 	}
 	f := cmd.Flags()
@@ -305,6 +308,19 @@ func runCmd(a *app) *cobra.Command {
 	f.BoolVarP(&detach, "detach", "d", false, "print the job's id and return at once")
 	f.DurationVar(&limit, "limit", 0, "run-time limit, such as 2h")
 	return cmd
+}
+
+var lineOfManifest = regexp.MustCompile(` \(line [0-9]+\)`)
+
+// withoutLines takes out of a refusal the lines of a manifest that the user has not seen.
+func withoutLines(err error) error {
+	if err == nil {
+		return nil
+	}
+	if code, text := explainError(err); code == ExitUsage {
+		return &exitError{code, errors.New(lineOfManifest.ReplaceAllString(text, ""))}
+	}
+	return err
 }
 
 // runJob submits, follows, and cancels the job if it is interrupted meanwhile.
