@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// reservedTenant carries facts that belong to no tenant.
-const reservedTenant = "cell"
+// CellTenant owns what belongs to no tenant: requests and events of nodes, pools, queues above all, archives. No queue may
+// lie under it.
+const CellTenant = "cell"
 
 var (
 	tokenRE   = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
@@ -113,8 +114,8 @@ func CheckQueue(path string) string {
 			return fmt.Sprintf("%q is not a queue path; write parts of 1-63 characters a-z 0-9 - with / between, such as demo/vision", clip(path))
 		}
 	}
-	if parts[0] == reservedTenant {
-		return "the tenant " + reservedTenant + " is the fabric's own; choose another"
+	if parts[0] == CellTenant {
+		return "the tenant " + CellTenant + " is the fabric's own; choose another"
 	}
 	return ""
 }

@@ -175,4 +175,4 @@ func Version() string {
 }
 
 // CredentialsIn is where a data directory keeps the users of its bus.
-func CredentialsIn(data string) string { return filepath.Join(data, "bus", "bus-users.json") }
+func CredentialsIn(data string) string { return filepath.Join(data, "bus", bus.UsersFile) }

@@ -94,8 +94,8 @@ func (d *decision) submit(c Submit) *Refusal {
 	if refusal != nil || existing != nil {
 		return refusal
 	}
-	if grace := d.p.grace(c.Spec); d.p.Fence > 0 && grace > int64(d.p.Fence)/2 {
-		return cell.Refuse(cell.CodeGrace, "spec.checkpoint.grace", "grace must be at most %s, half of the cell's fence: a machine out of contact must be able to stop its ranks in time", d.p.Fence/2)
+	if most := jobspec.MaxGrace(d.p.Fence); d.p.Fence > 0 && d.p.grace(c.Spec) > int64(most) {
+		return cell.Refuse(cell.CodeGrace, "spec.checkpoint.grace", "grace must be at most %s, half of the cell's fence: a machine out of contact must be able to stop its ranks in time", most)
 	}
 	d.emit(weftv1.Fact_builder{JobSubmitted: weftv1.JobSubmitted_builder{
 		Job: &c.Job, Tenant: &c.Tenant, Spec: c.Spec, SpecHash: &c.SpecHash, By: some(c.By), Traceparent: some(c.Traceparent),

@@ -13,11 +13,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/weft-fabric/weft/libs/cell"
+	"github.com/weft-fabric/weft/libs/jobspec"
 	weftv1 "github.com/weft-fabric/weft/proto/gen/weft/v1"
 )
-
-// CellTenant owns the events that concern no tenant: nodes, pools, queues above all, archives.
-const CellTenant = "cell"
 
 // Event is one fact as the world sees it.
 type Event struct {
@@ -61,7 +59,7 @@ func cloudEvent(id string, at int64, f *weftv1.Fact, s *cell.State) Event {
 	field := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
 	fact := m.Get(field).Message()
 	typ := eventToken(string(field.Name()))
-	ev := Event{Tenant: CellTenant, Type: typ, Job: text(fact, "job")}
+	ev := Event{Tenant: jobspec.CellTenant, Type: typ, Job: text(fact, "job")}
 	env := envelope{
 		SpecVersion: "1.0", ID: id, Source: "/weft/ledger", Type: EventType(string(field.Name())), ContentType: "application/json",
 		Time: time.Unix(0, at).UTC().Format(time.RFC3339Nano), Subject: ev.Job,

@@ -102,7 +102,7 @@ func (s *Server) ShutDown(ctx context.Context, _ *apiv1.ShutDownRequest) (*apiv1
 
 // cellRequest sends a request that belongs to no tenant and waits for its decision.
 func (s *Server) cellRequest(ctx context.Context, verb string, r weftv1.Request_builder, ask string) error {
-	seq, err := s.publish(ctx, cellTenant, verb, r)
+	seq, err := s.publish(ctx, jobspec.CellTenant, verb, r)
 	if err != nil {
 		return err
 	}

@@ -26,9 +26,6 @@ import (
 // traceparentRE is W3C trace context, version 00; anything else is dropped.
 var traceparentRE = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-// cellTenant carries requests that belong to no tenant.
-const cellTenant = "cell"
-
 // Submit validates, stores the spec, asks the scheduler, and waits for its decision.
 func (s *Server) Submit(ctx context.Context, req *apiv1.SubmitRequest) (*apiv1.SubmitResponse, error) {
 	who := auth.From(ctx)
