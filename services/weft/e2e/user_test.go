@@ -52,6 +52,26 @@ func TestCancelGoesOnAfterAWrongName(t *testing.T) {
 	}
 }
 
+// Events are read to their end, one CloudEvent a line, and go on after any of them.
+func TestEventsAreReadToTheirEndAndGoOn(t *testing.T) {
+	f := newFabric(t)
+	f.must("", "run", "--", "true")
+	lines := strings.Split(strings.TrimSpace(f.must("", "events", "-o", "json")), "\n")
+	var third struct {
+		Cursor string `json:"weftcursor"`
+	}
+	if err := json.Unmarshal([]byte(lines[2]), &third); err != nil {
+		t.Fatal(err)
+	}
+	rest := strings.Split(strings.TrimSpace(f.must("", "events", "-o", "json", "--after", third.Cursor)), "\n")
+	if len(rest) != len(lines)-3 || rest[0] != lines[3] {
+		t.Errorf("after event 3 of %d come %d, the first %s", len(lines), len(rest), rest[0])
+	}
+	if r := f.weft("", "events", "--job", "01jd0000000000000000000000"); r.code != 0 || !strings.Contains(r.stderr, "no events of job") {
+		t.Errorf("exit %d, errors %q", r.code, r.stderr)
+	}
+}
+
 // What is refused before anything is asked of the fabric.
 func TestWrongArgumentsAreRefused(t *testing.T) {
 	f := newFabric(t)

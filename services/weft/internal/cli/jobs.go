@@ -313,6 +313,9 @@ func eventsCmd(a *app) *cobra.Command {
 
 // resumeEvents says how to go on after what was printed before the fabric went away.
 func resumeEvents(err error, last uint64) error {
+	if err == nil {
+		return nil
+	}
 	if code, text := explainError(err); code == ExitUnavailable && last > 0 {
 		return &exitError{code, fmt.Errorf("%s; go on then with: weft events --after %d", text, last)}
 	}

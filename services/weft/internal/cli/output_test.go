@@ -128,6 +128,9 @@ func TestWatchersLearnThatTheJobGoesOn(t *testing.T) {
 	if _, text := explainError(resumeEvents(away, 7)); !strings.Contains(text, "weft events --after 7") {
 		t.Errorf("who followed events to 7 reads %q", text)
 	}
+	if err := resumeEvents(nil, 7); err != nil {
+		t.Errorf("who read events to their end reads %q", err)
+	}
 	if _, text := explainError(resumeEvents(away, 0)); strings.Contains(text, "--after") {
 		t.Errorf("who saw no event reads %q", text)
 	}
