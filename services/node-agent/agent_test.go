@@ -330,3 +330,42 @@ func freeze(t *testing.T, id proc.ID) {
 		return err == nil && strings.Contains(string(b), ") T ")
 	})
 }
+
+// Ranks that told of progress and stop doing so are reported once; those that never did may be silent for ever.
+func TestHungRanksAreSaid(t *testing.T) {
+	m := inMemory(t, nil)
+	soon := func(s *weftv1.JobSpec) { s.SetHangAfterNs(int64(300 * time.Millisecond)) }
+	quiet := attempt("job-quiet", 1, m.spec(m.ranks(), soon))
+	telling := attempt("job-telling", 1, m.spec(m.ranks("beat"), soon))
+	for _, p := range telling.GetPlacements() { // beside the other job
+		p.SetDevices([]uint32{4, 5})
+		p.SetPortBase(p.GetPortBase() + 50)
+	}
+	m.assign(quiet, telling)
+	at := m.started(m.started(0))
+	testkit.Eventually(t, waitLong, func() bool {
+		_, err := os.Stat(filepath.Join(m.dir, "runs", "job-telling-1", shim.FileBeat(0)))
+		return err == nil
+	})
+	if err := os.WriteFile(m.ctl+"-hang", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, at := m.said(at, "hung", func(r *weftv1.Report) bool { return r.HasRanksHung() })
+	h := r.GetRanksHung()
+	if h.GetJob() != "job-telling" || h.GetAttempt() != 1 || h.GetStep() == 0 || time.Duration(h.GetSilentNs()) < 300*time.Millisecond {
+		t.Errorf("%v", h)
+	}
+	for _, id := range m.pids("job-telling", "1") {
+		if !id.Alive() {
+			t.Error("a rank was ended; that is the scheduler's to decide")
+		}
+	}
+	for i := range 2 {
+		m.exit(i, 0)
+	}
+	_, at = m.released(at)
+	_, at = m.released(at)
+	if at != len(m.reports) {
+		t.Errorf("said more than that:\n%s", m.transcript())
+	}
+}

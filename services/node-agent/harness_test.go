@@ -44,12 +44,13 @@ func TestMain(m *testing.M) {
 const waitLong = 20 * time.Second
 
 // rankMain obeys the file <first argument>-<RANK>: it exits with the code in it. "term" as second argument exits 0 on
-// SIGTERM, as a script that saves does.
+// SIGTERM, as a script that saves does; "beat" tells of progress until the file <first argument>-hang exists.
 func rankMain(args []string) int {
 	caught := make(chan os.Signal, 1)
 	if len(args) > 1 && args[1] == "term" {
 		signal.Notify(caught, unix.SIGTERM)
 	}
+	step := 0
 	fmt.Printf("rank %s of %s on %s\n", os.Getenv("RANK"), os.Getenv("WORLD_SIZE"), os.Getenv("WEFT_NODE"))
 	for {
 		select {
@@ -57,6 +58,13 @@ func rankMain(args []string) int {
 			fmt.Println("saved")
 			return 0
 		case <-time.After(2 * time.Millisecond):
+		}
+		if _, err := os.Stat(args[0] + "-hang"); err != nil && len(args) > 1 && args[1] == "beat" {
+			step++
+			file := os.Getenv("WEFT_BEAT_FILE")
+			if os.WriteFile(file+".tmp", fmt.Appendf(nil, `{"step": %d}`, step), 0o600) == nil {
+				_ = os.Rename(file+".tmp", file)
+			}
 		}
 		if b, err := os.ReadFile(args[0] + "-" + os.Getenv("RANK")); err == nil {
 			code, err := strconv.Atoi(string(b))

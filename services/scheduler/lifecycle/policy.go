@@ -82,6 +82,8 @@ func rankOf(k weftv1.CauseKind) int {
 		return 1
 	case weftv1.CauseKind_CAUSE_KIND_EXIT:
 		return 2
+	case weftv1.CauseKind_CAUSE_KIND_HUNG: // whatever else is heard says more
+		return 3
 	}
 	return -1 // asked for by somebody: nothing replaces it
 }

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -32,6 +33,15 @@ func (d *decision) report(r *weftv1.Report) *Refusal {
 			if c, ranks := firstExit(node, e.GetExits()); c != nil {
 				d.fail(j.ID, c, ranks)
 			}
+		}
+	case weftv1.Report_RanksHung_case:
+		e := r.GetRanksHung()
+		if j, _ := d.current(e.GetJob(), e.GetAttempt(), node); j != nil {
+			c := cause(weftv1.CauseKind_CAUSE_KIND_HUNG, node, fmt.Sprintf("rank %d on %s told of step %d last, %v ago",
+				e.GetRank(), node, e.GetStep(), time.Duration(e.GetSilentNs()).Round(time.Second)))
+			c.SetRank(e.GetRank())
+			c.SetTimeNs(r.GetTimeNs())
+			d.fail(j.ID, c, []uint32{e.GetRank()})
 		}
 	case weftv1.Report_AttemptReleased_case:
 		e := r.GetAttemptReleased()

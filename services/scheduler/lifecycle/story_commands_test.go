@@ -36,7 +36,7 @@ func (w *world) run(d *datadriven.TestData) string {
 		return w.do(Place{Plan: arg(d, "plan", ""), Start: w.start(d)})
 	case "hello":
 		return w.do(Report{w.hello(d, w.at(d, 0))})
-	case "started", "exit", "released", "launch-failed", "restore-failed", "device":
+	case "started", "exit", "hung", "released", "launch-failed", "restore-failed", "device":
 		return w.do(Report{w.report(d)})
 	case "saved":
 		class := weftv1.SaveClass_SAVE_CLASS_FULL
@@ -260,6 +260,10 @@ func (w *world) report(d *datadriven.TestData) *weftv1.Report {
 			TimeNs: r.TimeNs, LastWords: some(words(d, "words", "")),
 		}.Build())
 		r.RanksExited = e.Build()
+	case "hung":
+		r.RanksHung = weftv1.RanksHung_builder{
+			Job: &job, Attempt: &attempt, Rank: new(uint32(w.num(d, "rank", 0))), Step: new(w.num(d, "step", 0)), SilentNs: new(w.span(d, "silent", "10m")),
+		}.Build()
 	case "released":
 		r.AttemptReleased = weftv1.AttemptReleased_builder{Job: &job, Attempt: &attempt, Completed: new(has(d, "completed"))}.Build()
 	case "launch-failed":

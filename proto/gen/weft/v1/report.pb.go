@@ -157,6 +157,15 @@ func (x *Report) GetRestoreFailed() *RestoreFailed {
 	return nil
 }
 
+func (x *Report) GetRanksHung() *RanksHung {
+	if x != nil {
+		if x, ok := x.xxx_hidden_Kind.(*report_RanksHung); ok {
+			return x.RanksHung
+		}
+	}
+	return nil
+}
+
 func (x *Report) SetNode(v string) {
 	x.xxx_hidden_Node = &v
 	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 5)
@@ -231,6 +240,14 @@ func (x *Report) SetRestoreFailed(v *RestoreFailed) {
 		return
 	}
 	x.xxx_hidden_Kind = &report_RestoreFailed{v}
+}
+
+func (x *Report) SetRanksHung(v *RanksHung) {
+	if v == nil {
+		x.xxx_hidden_Kind = nil
+		return
+	}
+	x.xxx_hidden_Kind = &report_RanksHung{v}
 }
 
 func (x *Report) HasNode() bool {
@@ -324,6 +341,14 @@ func (x *Report) HasRestoreFailed() bool {
 	return ok
 }
 
+func (x *Report) HasRanksHung() bool {
+	if x == nil {
+		return false
+	}
+	_, ok := x.xxx_hidden_Kind.(*report_RanksHung)
+	return ok
+}
+
 func (x *Report) ClearNode() {
 	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 0)
 	x.xxx_hidden_Node = nil
@@ -390,6 +415,12 @@ func (x *Report) ClearRestoreFailed() {
 	}
 }
 
+func (x *Report) ClearRanksHung() {
+	if _, ok := x.xxx_hidden_Kind.(*report_RanksHung); ok {
+		x.xxx_hidden_Kind = nil
+	}
+}
+
 const Report_Kind_not_set_case case_Report_Kind = 0
 const Report_Hello_case case_Report_Kind = 5
 const Report_RanksStarted_case case_Report_Kind = 6
@@ -398,6 +429,7 @@ const Report_AttemptReleased_case case_Report_Kind = 8
 const Report_LaunchFailed_case case_Report_Kind = 9
 const Report_DeviceFault_case case_Report_Kind = 10
 const Report_RestoreFailed_case case_Report_Kind = 11
+const Report_RanksHung_case case_Report_Kind = 12
 
 func (x *Report) WhichKind() case_Report_Kind {
 	if x == nil {
@@ -418,6 +450,8 @@ func (x *Report) WhichKind() case_Report_Kind {
 		return Report_DeviceFault_case
 	case *report_RestoreFailed:
 		return Report_RestoreFailed_case
+	case *report_RanksHung:
+		return Report_RanksHung_case
 	default:
 		return Report_Kind_not_set_case
 	}
@@ -440,6 +474,7 @@ type Report_builder struct {
 	LaunchFailed    *LaunchFailed
 	DeviceFault     *DeviceFault
 	RestoreFailed   *RestoreFailed
+	RanksHung       *RanksHung
 	// -- end of xxx_hidden_Kind
 }
 
@@ -483,6 +518,9 @@ func (b0 Report_builder) Build() *Report {
 	}
 	if b.RestoreFailed != nil {
 		x.xxx_hidden_Kind = &report_RestoreFailed{b.RestoreFailed}
+	}
+	if b.RanksHung != nil {
+		x.xxx_hidden_Kind = &report_RanksHung{b.RanksHung}
 	}
 	return m0
 }
@@ -529,6 +567,10 @@ type report_RestoreFailed struct {
 	RestoreFailed *RestoreFailed `protobuf:"bytes,11,opt,name=restore_failed,json=restoreFailed,oneof"`
 }
 
+type report_RanksHung struct {
+	RanksHung *RanksHung `protobuf:"bytes,12,opt,name=ranks_hung,json=ranksHung,oneof"`
+}
+
 func (*report_Hello) isReport_Kind() {}
 
 func (*report_RanksStarted) isReport_Kind() {}
@@ -542,6 +584,8 @@ func (*report_LaunchFailed) isReport_Kind() {}
 func (*report_DeviceFault) isReport_Kind() {}
 
 func (*report_RestoreFailed) isReport_Kind() {}
+
+func (*report_RanksHung) isReport_Kind() {}
 
 // Hello: the agent is here with this inventory, and holds these attempts.
 type Hello struct {
@@ -1170,6 +1214,206 @@ func (b0 RankExit_builder) Build() *RankExit {
 	return m0
 }
 
+// RanksHung: ranks of the attempt on this node told of progress (weft.beat), and none has for the job's hang_after.
+type RanksHung struct {
+	state                  protoimpl.MessageState `protogen:"opaque.v1"`
+	xxx_hidden_Job         *string                `protobuf:"bytes,1,opt,name=job"`
+	xxx_hidden_Attempt     uint32                 `protobuf:"varint,2,opt,name=attempt"`
+	xxx_hidden_Rank        uint32                 `protobuf:"varint,3,opt,name=rank"`
+	xxx_hidden_Step        int64                  `protobuf:"varint,4,opt,name=step"`
+	xxx_hidden_SilentNs    int64                  `protobuf:"varint,5,opt,name=silent_ns,json=silentNs"`
+	XXX_raceDetectHookData protoimpl.RaceDetectHookData
+	XXX_presence           [1]uint32
+	unknownFields          protoimpl.UnknownFields
+	sizeCache              protoimpl.SizeCache
+}
+
+func (x *RanksHung) Reset() {
+	*x = RanksHung{}
+	mi := &file_weft_v1_report_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RanksHung) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RanksHung) ProtoMessage() {}
+
+func (x *RanksHung) ProtoReflect() protoreflect.Message {
+	mi := &file_weft_v1_report_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+func (x *RanksHung) GetJob() string {
+	if x != nil {
+		if x.xxx_hidden_Job != nil {
+			return *x.xxx_hidden_Job
+		}
+		return ""
+	}
+	return ""
+}
+
+func (x *RanksHung) GetAttempt() uint32 {
+	if x != nil {
+		return x.xxx_hidden_Attempt
+	}
+	return 0
+}
+
+func (x *RanksHung) GetRank() uint32 {
+	if x != nil {
+		return x.xxx_hidden_Rank
+	}
+	return 0
+}
+
+func (x *RanksHung) GetStep() int64 {
+	if x != nil {
+		return x.xxx_hidden_Step
+	}
+	return 0
+}
+
+func (x *RanksHung) GetSilentNs() int64 {
+	if x != nil {
+		return x.xxx_hidden_SilentNs
+	}
+	return 0
+}
+
+func (x *RanksHung) SetJob(v string) {
+	x.xxx_hidden_Job = &v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 0, 5)
+}
+
+func (x *RanksHung) SetAttempt(v uint32) {
+	x.xxx_hidden_Attempt = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 1, 5)
+}
+
+func (x *RanksHung) SetRank(v uint32) {
+	x.xxx_hidden_Rank = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 2, 5)
+}
+
+func (x *RanksHung) SetStep(v int64) {
+	x.xxx_hidden_Step = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 3, 5)
+}
+
+func (x *RanksHung) SetSilentNs(v int64) {
+	x.xxx_hidden_SilentNs = v
+	protoimpl.X.SetPresent(&(x.XXX_presence[0]), 4, 5)
+}
+
+func (x *RanksHung) HasJob() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 0)
+}
+
+func (x *RanksHung) HasAttempt() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 1)
+}
+
+func (x *RanksHung) HasRank() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 2)
+}
+
+func (x *RanksHung) HasStep() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 3)
+}
+
+func (x *RanksHung) HasSilentNs() bool {
+	if x == nil {
+		return false
+	}
+	return protoimpl.X.Present(&(x.XXX_presence[0]), 4)
+}
+
+func (x *RanksHung) ClearJob() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 0)
+	x.xxx_hidden_Job = nil
+}
+
+func (x *RanksHung) ClearAttempt() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 1)
+	x.xxx_hidden_Attempt = 0
+}
+
+func (x *RanksHung) ClearRank() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 2)
+	x.xxx_hidden_Rank = 0
+}
+
+func (x *RanksHung) ClearStep() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 3)
+	x.xxx_hidden_Step = 0
+}
+
+func (x *RanksHung) ClearSilentNs() {
+	protoimpl.X.ClearPresent(&(x.XXX_presence[0]), 4)
+	x.xxx_hidden_SilentNs = 0
+}
+
+type RanksHung_builder struct {
+	_ [0]func() // Prevents comparability and use of unkeyed literals for the builder.
+
+	Job     *string
+	Attempt *uint32
+	// The one that has been silent for longest, and the step that it told of last.
+	Rank     *uint32
+	Step     *int64
+	SilentNs *int64
+}
+
+func (b0 RanksHung_builder) Build() *RanksHung {
+	m0 := &RanksHung{}
+	b, x := &b0, m0
+	_, _ = b, x
+	if b.Job != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 0, 5)
+		x.xxx_hidden_Job = b.Job
+	}
+	if b.Attempt != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 1, 5)
+		x.xxx_hidden_Attempt = *b.Attempt
+	}
+	if b.Rank != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 2, 5)
+		x.xxx_hidden_Rank = *b.Rank
+	}
+	if b.Step != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 3, 5)
+		x.xxx_hidden_Step = *b.Step
+	}
+	if b.SilentNs != nil {
+		protoimpl.X.SetPresentNonAtomic(&(x.XXX_presence[0]), 4, 5)
+		x.xxx_hidden_SilentNs = *b.SilentNs
+	}
+	return m0
+}
+
 // AttemptReleased: nothing of the attempt is left on this node: no process, no device use.
 type AttemptReleased struct {
 	state                  protoimpl.MessageState `protogen:"opaque.v1"`
@@ -1184,7 +1428,7 @@ type AttemptReleased struct {
 
 func (x *AttemptReleased) Reset() {
 	*x = AttemptReleased{}
-	mi := &file_weft_v1_report_proto_msgTypes[6]
+	mi := &file_weft_v1_report_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1196,7 +1440,7 @@ func (x *AttemptReleased) String() string {
 func (*AttemptReleased) ProtoMessage() {}
 
 func (x *AttemptReleased) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[6]
+	mi := &file_weft_v1_report_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1325,7 +1569,7 @@ type LaunchFailed struct {
 
 func (x *LaunchFailed) Reset() {
 	*x = LaunchFailed{}
-	mi := &file_weft_v1_report_proto_msgTypes[7]
+	mi := &file_weft_v1_report_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1581,7 @@ func (x *LaunchFailed) String() string {
 func (*LaunchFailed) ProtoMessage() {}
 
 func (x *LaunchFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[7]
+	mi := &file_weft_v1_report_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1742,7 @@ type DeviceFault struct {
 
 func (x *DeviceFault) Reset() {
 	*x = DeviceFault{}
-	mi := &file_weft_v1_report_proto_msgTypes[8]
+	mi := &file_weft_v1_report_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1754,7 @@ func (x *DeviceFault) String() string {
 func (*DeviceFault) ProtoMessage() {}
 
 func (x *DeviceFault) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[8]
+	mi := &file_weft_v1_report_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1669,7 +1913,7 @@ type RestoreFailed struct {
 
 func (x *RestoreFailed) Reset() {
 	*x = RestoreFailed{}
-	mi := &file_weft_v1_report_proto_msgTypes[9]
+	mi := &file_weft_v1_report_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1925,7 @@ func (x *RestoreFailed) String() string {
 func (*RestoreFailed) ProtoMessage() {}
 
 func (x *RestoreFailed) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[9]
+	mi := &file_weft_v1_report_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1844,7 +2088,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_weft_v1_report_proto_msgTypes[10]
+	mi := &file_weft_v1_report_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2100,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[10]
+	mi := &file_weft_v1_report_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2015,7 +2259,7 @@ type AssignedAttempt struct {
 
 func (x *AssignedAttempt) Reset() {
 	*x = AssignedAttempt{}
-	mi := &file_weft_v1_report_proto_msgTypes[11]
+	mi := &file_weft_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2027,7 +2271,7 @@ func (x *AssignedAttempt) String() string {
 func (*AssignedAttempt) ProtoMessage() {}
 
 func (x *AssignedAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[11]
+	mi := &file_weft_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2730,7 @@ type RankRange struct {
 
 func (x *RankRange) Reset() {
 	*x = RankRange{}
-	mi := &file_weft_v1_report_proto_msgTypes[12]
+	mi := &file_weft_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2498,7 +2742,7 @@ func (x *RankRange) String() string {
 func (*RankRange) ProtoMessage() {}
 
 func (x *RankRange) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[12]
+	mi := &file_weft_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2683,7 +2927,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_weft_v1_report_proto_msgTypes[13]
+	mi := &file_weft_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2695,7 +2939,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[13]
+	mi := &file_weft_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2825,7 +3069,7 @@ type BeatAnswer struct {
 
 func (x *BeatAnswer) Reset() {
 	*x = BeatAnswer{}
-	mi := &file_weft_v1_report_proto_msgTypes[14]
+	mi := &file_weft_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2837,7 +3081,7 @@ func (x *BeatAnswer) String() string {
 func (*BeatAnswer) ProtoMessage() {}
 
 func (x *BeatAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[14]
+	mi := &file_weft_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2962,7 +3206,7 @@ type LeaderBeat struct {
 
 func (x *LeaderBeat) Reset() {
 	*x = LeaderBeat{}
-	mi := &file_weft_v1_report_proto_msgTypes[15]
+	mi := &file_weft_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2974,7 +3218,7 @@ func (x *LeaderBeat) String() string {
 func (*LeaderBeat) ProtoMessage() {}
 
 func (x *LeaderBeat) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[15]
+	mi := &file_weft_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3109,7 +3353,7 @@ type LogChunk struct {
 
 func (x *LogChunk) Reset() {
 	*x = LogChunk{}
-	mi := &file_weft_v1_report_proto_msgTypes[16]
+	mi := &file_weft_v1_report_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3121,7 +3365,7 @@ func (x *LogChunk) String() string {
 func (*LogChunk) ProtoMessage() {}
 
 func (x *LogChunk) ProtoReflect() protoreflect.Message {
-	mi := &file_weft_v1_report_proto_msgTypes[16]
+	mi := &file_weft_v1_report_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3389,7 +3633,7 @@ var File_weft_v1_report_proto protoreflect.FileDescriptor
 
 const file_weft_v1_report_proto_rawDesc = "" +
 	"\n" +
-	"\x14weft/v1/report.proto\x12\aweft.v1\x1a\x12weft/v1/fact.proto\x1a\x12weft/v1/node.proto\x1a\x12weft/v1/plan.proto\"\x8a\x04\n" +
+	"\x14weft/v1/report.proto\x12\aweft.v1\x1a\x12weft/v1/fact.proto\x1a\x12weft/v1/node.proto\x1a\x12weft/v1/plan.proto\"\xbf\x04\n" +
 	"\x06Report\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x10\n" +
@@ -3402,7 +3646,9 @@ const file_weft_v1_report_proto_rawDesc = "" +
 	"\rlaunch_failed\x18\t \x01(\v2\x15.weft.v1.LaunchFailedH\x00R\flaunchFailed\x129\n" +
 	"\fdevice_fault\x18\n" +
 	" \x01(\v2\x14.weft.v1.DeviceFaultH\x00R\vdeviceFault\x12?\n" +
-	"\x0erestore_failed\x18\v \x01(\v2\x16.weft.v1.RestoreFailedH\x00R\rrestoreFailedB\x06\n" +
+	"\x0erestore_failed\x18\v \x01(\v2\x16.weft.v1.RestoreFailedH\x00R\rrestoreFailed\x123\n" +
+	"\n" +
+	"ranks_hung\x18\f \x01(\v2\x12.weft.v1.RanksHungH\x00R\tranksHungB\x06\n" +
 	"\x04kind\"c\n" +
 	"\x05Hello\x120\n" +
 	"\tinventory\x18\x01 \x01(\v2\x12.weft.v1.InventoryR\tinventory\x12(\n" +
@@ -3423,7 +3669,13 @@ const file_weft_v1_report_proto_rawDesc = "" +
 	"\x06signal\x18\x03 \x01(\x05R\x06signal\x12\x17\n" +
 	"\atime_ns\x18\x04 \x01(\x03R\x06timeNs\x12\x1d\n" +
 	"\n" +
-	"last_words\x18\x05 \x01(\tR\tlastWords\"[\n" +
+	"last_words\x18\x05 \x01(\tR\tlastWords\"|\n" +
+	"\tRanksHung\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
+	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\rR\x04rank\x12\x12\n" +
+	"\x04step\x18\x04 \x01(\x03R\x04step\x12\x1b\n" +
+	"\tsilent_ns\x18\x05 \x01(\x03R\bsilentNs\"[\n" +
 	"\x0fAttemptReleased\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x1c\n" +
@@ -3503,7 +3755,7 @@ const file_weft_v1_report_proto_rawDesc = "" +
 	"\atime_ns\x18\a \x01(\x03R\x06timeNs\x12\x18\n" +
 	"\adropped\x18\b \x01(\x03R\adroppedB6Z4github.com/weft-fabric/weft/proto/gen/weft/v1;weftv1b\beditionsp\xe9\a"
 
-var file_weft_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_weft_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_weft_v1_report_proto_goTypes = []any{
 	(*Report)(nil),          // 0: weft.v1.Report
 	(*Hello)(nil),           // 1: weft.v1.Hello
@@ -3511,45 +3763,47 @@ var file_weft_v1_report_proto_goTypes = []any{
 	(*RanksStarted)(nil),    // 3: weft.v1.RanksStarted
 	(*RanksExited)(nil),     // 4: weft.v1.RanksExited
 	(*RankExit)(nil),        // 5: weft.v1.RankExit
-	(*AttemptReleased)(nil), // 6: weft.v1.AttemptReleased
-	(*LaunchFailed)(nil),    // 7: weft.v1.LaunchFailed
-	(*DeviceFault)(nil),     // 8: weft.v1.DeviceFault
-	(*RestoreFailed)(nil),   // 9: weft.v1.RestoreFailed
-	(*Assignment)(nil),      // 10: weft.v1.Assignment
-	(*AssignedAttempt)(nil), // 11: weft.v1.AssignedAttempt
-	(*RankRange)(nil),       // 12: weft.v1.RankRange
-	(*Beat)(nil),            // 13: weft.v1.Beat
-	(*BeatAnswer)(nil),      // 14: weft.v1.BeatAnswer
-	(*LeaderBeat)(nil),      // 15: weft.v1.LeaderBeat
-	(*LogChunk)(nil),        // 16: weft.v1.LogChunk
-	(*Inventory)(nil),       // 17: weft.v1.Inventory
-	(CauseKind)(0),          // 18: weft.v1.CauseKind
-	(*Placement)(nil),       // 19: weft.v1.Placement
-	(*SaveRef)(nil),         // 20: weft.v1.SaveRef
-	(*Cause)(nil),           // 21: weft.v1.Cause
+	(*RanksHung)(nil),       // 6: weft.v1.RanksHung
+	(*AttemptReleased)(nil), // 7: weft.v1.AttemptReleased
+	(*LaunchFailed)(nil),    // 8: weft.v1.LaunchFailed
+	(*DeviceFault)(nil),     // 9: weft.v1.DeviceFault
+	(*RestoreFailed)(nil),   // 10: weft.v1.RestoreFailed
+	(*Assignment)(nil),      // 11: weft.v1.Assignment
+	(*AssignedAttempt)(nil), // 12: weft.v1.AssignedAttempt
+	(*RankRange)(nil),       // 13: weft.v1.RankRange
+	(*Beat)(nil),            // 14: weft.v1.Beat
+	(*BeatAnswer)(nil),      // 15: weft.v1.BeatAnswer
+	(*LeaderBeat)(nil),      // 16: weft.v1.LeaderBeat
+	(*LogChunk)(nil),        // 17: weft.v1.LogChunk
+	(*Inventory)(nil),       // 18: weft.v1.Inventory
+	(CauseKind)(0),          // 19: weft.v1.CauseKind
+	(*Placement)(nil),       // 20: weft.v1.Placement
+	(*SaveRef)(nil),         // 21: weft.v1.SaveRef
+	(*Cause)(nil),           // 22: weft.v1.Cause
 }
 var file_weft_v1_report_proto_depIdxs = []int32{
 	1,  // 0: weft.v1.Report.hello:type_name -> weft.v1.Hello
 	3,  // 1: weft.v1.Report.ranks_started:type_name -> weft.v1.RanksStarted
 	4,  // 2: weft.v1.Report.ranks_exited:type_name -> weft.v1.RanksExited
-	6,  // 3: weft.v1.Report.attempt_released:type_name -> weft.v1.AttemptReleased
-	7,  // 4: weft.v1.Report.launch_failed:type_name -> weft.v1.LaunchFailed
-	8,  // 5: weft.v1.Report.device_fault:type_name -> weft.v1.DeviceFault
-	9,  // 6: weft.v1.Report.restore_failed:type_name -> weft.v1.RestoreFailed
-	17, // 7: weft.v1.Hello.inventory:type_name -> weft.v1.Inventory
-	2,  // 8: weft.v1.Hello.held:type_name -> weft.v1.HeldAttempt
-	5,  // 9: weft.v1.RanksExited.exits:type_name -> weft.v1.RankExit
-	18, // 10: weft.v1.LaunchFailed.kind:type_name -> weft.v1.CauseKind
-	11, // 11: weft.v1.Assignment.attempts:type_name -> weft.v1.AssignedAttempt
-	19, // 12: weft.v1.AssignedAttempt.placements:type_name -> weft.v1.Placement
-	20, // 13: weft.v1.AssignedAttempt.resume_from:type_name -> weft.v1.SaveRef
-	21, // 14: weft.v1.AssignedAttempt.stop:type_name -> weft.v1.Cause
-	12, // 15: weft.v1.AssignedAttempt.peers:type_name -> weft.v1.RankRange
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	7,  // 3: weft.v1.Report.attempt_released:type_name -> weft.v1.AttemptReleased
+	8,  // 4: weft.v1.Report.launch_failed:type_name -> weft.v1.LaunchFailed
+	9,  // 5: weft.v1.Report.device_fault:type_name -> weft.v1.DeviceFault
+	10, // 6: weft.v1.Report.restore_failed:type_name -> weft.v1.RestoreFailed
+	6,  // 7: weft.v1.Report.ranks_hung:type_name -> weft.v1.RanksHung
+	18, // 8: weft.v1.Hello.inventory:type_name -> weft.v1.Inventory
+	2,  // 9: weft.v1.Hello.held:type_name -> weft.v1.HeldAttempt
+	5,  // 10: weft.v1.RanksExited.exits:type_name -> weft.v1.RankExit
+	19, // 11: weft.v1.LaunchFailed.kind:type_name -> weft.v1.CauseKind
+	12, // 12: weft.v1.Assignment.attempts:type_name -> weft.v1.AssignedAttempt
+	20, // 13: weft.v1.AssignedAttempt.placements:type_name -> weft.v1.Placement
+	21, // 14: weft.v1.AssignedAttempt.resume_from:type_name -> weft.v1.SaveRef
+	22, // 15: weft.v1.AssignedAttempt.stop:type_name -> weft.v1.Cause
+	13, // 16: weft.v1.AssignedAttempt.peers:type_name -> weft.v1.RankRange
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_weft_v1_report_proto_init() }
@@ -3568,6 +3822,7 @@ func file_weft_v1_report_proto_init() {
 		(*report_LaunchFailed)(nil),
 		(*report_DeviceFault)(nil),
 		(*report_RestoreFailed)(nil),
+		(*report_RanksHung)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3575,7 +3830,7 @@ func file_weft_v1_report_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_weft_v1_report_proto_rawDesc), len(file_weft_v1_report_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
