@@ -48,6 +48,12 @@ func (p *plan) take() Fault {
 	return f
 }
 
+func (p *plan) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fs = nil
+}
+
 // Outbox is a bus.Outbox with planned faults.
 type Outbox struct {
 	out           bus.Outbox
@@ -69,6 +75,12 @@ func (o *Outbox) PlanWrites(fs ...Fault) { o.writes.add(fs) }
 
 // PlanReads queues faults for the next calls of Last and Get, one each.
 func (o *Outbox) PlanReads(fs ...Fault) { o.reads.add(fs) }
+
+// Heal forgets the faults that have not come true yet.
+func (o *Outbox) Heal() {
+	o.writes.clear()
+	o.reads.clear()
+}
 
 // Land delivers the writes that were late, in order, and returns how each ended.
 func (o *Outbox) Land(ctx context.Context) (errs []error) {
@@ -184,6 +196,12 @@ func (i *Inbox) PlanReads(fs ...Fault) { i.reads.add(fs) }
 
 // PlanTrims queues faults for the next calls of Trim, one each.
 func (i *Inbox) PlanTrims(fs ...Fault) { i.trims.add(fs) }
+
+// Heal forgets the faults that have not come true yet.
+func (i *Inbox) Heal() {
+	i.reads.clear()
+	i.trims.clear()
+}
 
 // Seek implements bus.Inbox.
 func (i *Inbox) Seek(seq uint64) {

@@ -73,6 +73,13 @@ func (l *Log) PlanReads(fs ...Fault) {
 	l.reads = append(l.reads, fs...)
 }
 
+// Heal forgets the faults that have not come true yet.
+func (l *Log) Heal() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.appends, l.reads = nil, nil
+}
+
 func (l *Log) take(q *[]Fault) Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -211,11 +211,13 @@ func (w *faulty) act(name string) {
 	case "fault":
 		w.any().ledger.PlanAppends(rapid.SampledFrom([]faultledger.Fault{drop, loseAck, late}).Draw(w.t, "fault"))
 	case "write fault":
-		out := rapid.SampledFrom(w.any().outs).Draw(w.t, "stream")
+		p := w.any()
+		out := p.outs[rapid.IntRange(0, len(p.outs)-1).Draw(w.t, "stream")]
 		out.PlanWrites(rapid.SampledFrom([]faultbus.Fault{faultbus.Drop, faultbus.LoseAck, faultbus.Late}).Draw(w.t, "fault"))
 		out.PlanReads(slices.Repeat([]faultbus.Fault{faultbus.Drop}, rapid.IntRange(0, 2).Draw(w.t, "reads"))...)
 	case "read fault":
-		in := rapid.SampledFrom(w.any().ins).Draw(w.t, "stream")
+		p := w.any()
+		in := p.ins[rapid.IntRange(0, len(p.ins)-1).Draw(w.t, "stream")]
 		in.PlanReads(rapid.SliceOfN(rapid.SampledFrom([]faultbus.Fault{faultbus.Drop, faultbus.Delay, faultbus.Short}), 1, 4).Draw(w.t, "faults")...)
 	case "blind":
 		p := w.any()
@@ -287,11 +289,41 @@ func (w *faulty) check() {
 	}
 }
 
+// survivor is a replica that went through it all and still leads, or nil.
+func (w *faulty) survivor() *replica {
+	for _, p := range w.replicas {
+		if !p.writer.Leading() {
+			continue
+		}
+		p.settle() // it learns what became of its last append
+		p.failures = nil
+		if p.writer.Leading() {
+			return p
+		}
+	}
+	return nil
+}
+
 // heal ends all faults: one replica leads, and everything comes to its end.
 func (w *faulty) heal() {
+	for _, p := range w.replicas {
+		p.ledger.Heal()
+		for _, o := range p.outs {
+			o.Heal()
+		}
+		for _, i := range p.ins {
+			i.Heal()
+		}
+	}
 	w.land()
-	p := w.replica("last")
-	p.lead()
+	var p *replica
+	if rapid.Bool().Draw(w.t, "the leader lives") {
+		p = w.survivor()
+	}
+	if p == nil {
+		p = w.replica("last")
+		p.lead()
+	}
 	for range 40 {
 		for _, n := range w.nodes() {
 			w.agents[n].muted = false
