@@ -199,3 +199,16 @@ func TestRateLimit(t *testing.T) {
 		}
 	}
 }
+
+// Of several refusals within a second only the first is written down; the others are refusals all the same.
+func TestQueuesThatAreNotAsAskedAreNoSuccess(t *testing.T) {
+	h := newHarness(t)
+	h.mustSubmit("ann", manifest("acme", "holds", testID(8), ""))
+	h.sched.set(false, true)
+	_, err := h.cell().ApplyQueues(h.as("root"), apiv1.ApplyQueuesRequest_builder{Manifest: new("queues: [{name: acme, removed: true}]")}.Build())
+	wantError(t, err, codes.InvalidArgument, "acme", "repeat")
+	_, err = h.cell().ApplyQueues(h.as("root"), apiv1.ApplyQueuesRequest_builder{Manifest: new("queues: [{name: other, weight: 3}, {name: gone, removed: true}]")}.Build())
+	if err != nil {
+		t.Errorf("changed as asked: %v", err)
+	}
+}

@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -142,7 +143,7 @@ func (d *decision) void(job, reason string) {
 }
 
 func (d *decision) applyQueues(c ApplyQueues) *Refusal {
-	for _, q := range c.Queues {
+	for _, q := range leavesGoFirst(c.Queues) {
 		if why := jobspec.CheckQueue(q.GetQueue()); why != "" {
 			return cell.Refuse(cell.CodeInvalid, "queue", "queue: %s", why)
 		}
@@ -167,6 +168,23 @@ func (d *decision) applyQueues(c ApplyQueues) *Refusal {
 		d.emit(weftv1.Fact_builder{QueueSet: q})
 	}
 	return nil
+}
+
+// leavesGoFirst puts removals last, and each queue's before that of the queue above it.
+func leavesGoFirst(qs []*weftv1.QueueSet) []*weftv1.QueueSet {
+	qs = slices.Clone(qs)
+	slices.SortStableFunc(qs, func(a, b *weftv1.QueueSet) int {
+		switch {
+		case a.GetRemoved() != b.GetRemoved() && a.GetRemoved():
+			return 1
+		case a.GetRemoved() != b.GetRemoved():
+			return -1
+		case a.GetRemoved():
+			return strings.Count(b.GetQueue(), "/") - strings.Count(a.GetQueue(), "/")
+		}
+		return 0
+	})
+	return qs
 }
 
 func names(qs []*weftv1.QueueSet, path string) bool {

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-fabric/weft/libs/cell"
 	"github.com/weft-fabric/weft/libs/jobspec"
@@ -88,7 +89,10 @@ func (s *Server) ApplyQueues(ctx context.Context, req *apiv1.ApplyQueuesRequest)
 		return resp, nil
 	}
 	r := weftv1.Request_builder{ApplyQueues: weftv1.ApplyQueues_builder{Queues: sets}.Build()}
-	return resp, s.cellRequest(ctx, "queues", r, "weft queues")
+	if err := s.cellRequest(ctx, "queues", r, "weft queues"); err != nil {
+		return nil, err
+	}
+	return resp, s.queuesAre(sets)
 }
 
 // ShutDown puts running jobs back into their queues before the fabric goes down.
@@ -101,6 +105,19 @@ func (s *Server) ShutDown(ctx context.Context, _ *apiv1.ShutDownRequest) (*apiv1
 }
 
 // cellRequest sends a request that belongs to no tenant and waits for its decision.
+// queuesAre checks that the state is what was asked for. A refusal within a second of another has no fact of its own.
+func (s *Server) queuesAre(sets []*weftv1.QueueSet) error {
+	st, _ := s.cell()
+	for _, q := range sets {
+		have := st.Queue(q.GetQueue())
+		if q.GetRemoved() && have == nil || !q.GetRemoved() && have != nil && proto.Equal(have.Set, q) {
+			continue
+		}
+		return status.Errorf(codes.InvalidArgument, "queue %s is not as asked: the change was refused, as one just before it, or it was changed again since; repeat it to learn why", q.GetQueue())
+	}
+	return nil
+}
+
 func (s *Server) cellRequest(ctx context.Context, verb string, r weftv1.Request_builder, ask string) error {
 	seq, err := s.publish(ctx, jobspec.CellTenant, verb, r)
 	if err != nil {
