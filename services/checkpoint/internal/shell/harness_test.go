@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/bus/faultbus"
 	"github.com/weft-fabric/weft/libs/bus/membus"
 	"github.com/weft-fabric/weft/libs/ledger"
 	"github.com/weft-fabric/weft/libs/ledger/faultledger"
@@ -56,6 +57,7 @@ type replica struct {
 	writer *Writer
 	shell  *Shell
 	pool   *pool
+	saves  *faultbus.Inbox
 	ctx    context.Context
 	errs   []error // of its steps
 }
@@ -91,11 +93,11 @@ func (f *fabric) start(ctx context.Context) *replica {
 		Apply: func(ix *keeper.Index, c *weftv1.Commit, _ uint64) error { return keeper.Apply(ix, c) },
 	}, nil)
 	r := &replica{
-		fabric: f, ctx: ctx, proj: proj, pool: &pool{ctx: ctx, wake: make(chan struct{})},
+		fabric: f, ctx: ctx, proj: proj, saves: faultbus.WrapInbox(f.bus.Inbox(bus.StreamSaves, "")), pool: &pool{ctx: ctx, wake: make(chan struct{})},
 		writer: ledger.NewWriter(f.log, proj, "checkpoint", fmt.Sprint("replica-", f.started)),
 	}
 	r.shell = New(Config{Dir: f.root, Policy: f.policy}, Deps{
-		Proj: proj, Writer: r.writer, Saves: f.bus.Inbox(bus.StreamSaves, ""), Callers: []bus.Caller{f.bus.Caller(), f.bus.Caller()}, Pool: r.pool,
+		Proj: proj, Writer: r.writer, Saves: r.saves, Callers: []bus.Caller{f.bus.Caller(), f.bus.Caller()}, Pool: r.pool,
 	})
 	return r
 }

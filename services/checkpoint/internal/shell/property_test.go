@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/weft-fabric/weft/libs/bus"
+	"github.com/weft-fabric/weft/libs/bus/faultbus"
 	"github.com/weft-fabric/weft/libs/ledger"
 	"github.com/weft-fabric/weft/libs/ledger/faultledger"
 	"github.com/weft-fabric/weft/libs/manifest/saveid"
@@ -101,6 +102,12 @@ func (m *machine) Fault(t *rapid.T) {
 	m.log.PlanAppends(rapid.SampledFrom([]faultledger.Fault{faultledger.Drop, faultledger.LoseAck, faultledger.Late}).Draw(t, "fault"))
 }
 
+// Reading and trimming the reports fails, gives less than there is, or seems to fail.
+func (m *machine) Reading(t *rapid.T) {
+	m.r.saves.PlanReads(rapid.SliceOfN(rapid.SampledFrom([]faultbus.Fault{faultbus.Drop, faultbus.Delay, faultbus.Short}), 1, 4).Draw(t, "reads")...)
+	m.r.saves.PlanTrims(rapid.SampledFrom([]faultbus.Fault{faultbus.None, faultbus.Drop, faultbus.LoseAck}).Draw(t, "trim"))
+}
+
 func (m *machine) Land(*rapid.T) { m.log.Land(m.ctx) }
 
 func (m *machine) Hold(*rapid.T) { m.r.pool.hold = !m.r.pool.hold }
@@ -164,6 +171,7 @@ func (m *machine) trusted(save string) bool {
 // settle ends all that is under way.
 func (m *machine) settle() {
 	m.r.pool.hold = false
+	m.r.saves.Heal()
 	m.r.run()
 	m.log.Land(m.ctx)
 	m.r.run()
