@@ -52,6 +52,28 @@ func TestCancelGoesOnAfterAWrongName(t *testing.T) {
 	}
 }
 
+// What is said of a change of queues is what became of it.
+func TestQueuesChangeAsIsSaid(t *testing.T) {
+	f := newFabric(t)
+	const tree = "queues: [{name: a}, {name: a/b}, {name: a/b/c, weight: 2}]"
+	const gone = "queues: [{name: a, removed: true}, {name: a/b, removed: true}, {name: a/b/c, removed: true}]"
+	if out := f.must(tree, "queues", "apply", "--dry-run", "-"); !strings.Contains(out, "queue a/b/c would be set") || strings.Contains(f.must("", "queues"), "a/b") {
+		t.Errorf("a dry run: %s", out)
+	}
+	f.must(tree, "queues", "apply", "-")
+	job := strings.TrimSpace(f.must("", "run", "--detach", "--queue", "a/b", "--", "sleep", "600"))
+	for range 3 { // within a second: the scheduler tells of the first refusal only
+		if r := f.weft("queues: [{name: a/b/c, removed: true}, {name: a/b, removed: true}]", "queues", "apply", "-"); r.code != 2 || !strings.Contains(r.stderr, "a/b") {
+			t.Fatalf("exit %d, output %q, errors %q", r.code, r.stdout, r.stderr)
+		}
+	}
+	f.must("", "cancel", job)
+	f.phase(job, "cancelled")
+	if out := f.must(gone, "queues", "apply", "-"); !strings.Contains(out, "queue a/b/c removed") || strings.Contains(f.must("", "queues"), "a/b") {
+		t.Errorf("removed: %s", out)
+	}
+}
+
 // Events are read to their end, one CloudEvent a line, and go on after any of them.
 func TestEventsAreReadToTheirEndAndGoOn(t *testing.T) {
 	f := newFabric(t)

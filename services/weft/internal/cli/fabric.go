@@ -140,7 +140,14 @@ func queuesCmd(a *app) *cobra.Command {
 					return a.printProto(r)
 				}
 				for _, q := range r.GetQueues() {
-					fmt.Fprintf(a.out, "queue %s set\n", q.GetQueue())
+					done := "set"
+					if q.GetRemoved() {
+						done = "removed"
+					}
+					if dryRun {
+						done = "would be " + done
+					}
+					fmt.Fprintf(a.out, "queue %s %s\n", q.GetQueue(), done)
 				}
 				return nil
 			})
