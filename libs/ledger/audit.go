@@ -12,9 +12,9 @@ import (
 
 // Fault is something in a log or its snapshots that must not be, and the cure.
 type Fault struct {
-	Seq    uint64 // the record, or the commit of the snapshot
-	Reason string
-	Cure   string
+	Seq    uint64 `json:"seq"` // the record, or the commit of the snapshot
+	Reason string `json:"reason"`
+	Cure   string `json:"do"`
 }
 
 func (f Fault) Error() string { return fmt.Sprintf("record %d: %s; %s", f.Seq, f.Reason, f.Cure) }

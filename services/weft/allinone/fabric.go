@@ -39,6 +39,8 @@ type Fabric struct {
 	door    Context
 	before  uint64 // term of the leader before this process
 
+	confirmed func(context.Context) (uint64, error) // newest record known outside of the ledger
+
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error // how the services ended; read after done
@@ -102,8 +104,8 @@ func (f *Fabric) start(ctx context.Context) error {
 		return err
 	}
 	// Whoever asks is answered from the whole ledger, and the term that begins here is the first one after it.
-	if _, err := f.proj.CatchUp(ctx, time.Now()); err != nil {
-		return fmt.Errorf("read the ledger: %w", err)
+	if err := f.catchUp(ctx); err != nil {
+		return err
 	}
 	_, f.before = f.proj.Leader()
 	go func() {
@@ -148,6 +150,27 @@ func (f *Fabric) startBus(ctx context.Context) error {
 // Guest signs in as a node of Config.Guests; the caller closes it.
 func (f *Fabric) Guest(ctx context.Context, node string) (*bus.Conn, error) {
 	return f.srv.Conn(ctx, bus.NodeRole(node))
+}
+
+// catchUp reads the ledger. One that lost its end is refused here, in words: no scheduler would lead it.
+func (f *Fabric) catchUp(ctx context.Context) error {
+	confirmed, err := f.confirmed(ctx) // before the ledger is read
+	if err != nil {
+		return err
+	}
+	tail, err := f.proj.CatchUp(ctx, time.Now())
+	if err != nil {
+		return fmt.Errorf("read the ledger: %w", err)
+	}
+	f.proj.Confirm(confirmed, tail)
+	loss := f.proj.Lost()
+	switch {
+	case loss == nil:
+		return nil
+	case f.cfg.Dir != DefaultDir():
+		return fmt.Errorf("%w: weft ledger adopt --data %s", loss, f.cfg.Dir)
+	}
+	return loss
 }
 
 // conn opens a connection that Stop closes.

@@ -44,6 +44,7 @@ func (f *Fabric) services(ctx context.Context) ([]run.Service, error) {
 	if err != nil {
 		return nil, err
 	}
+	f.confirmed = scheduler.Confirmed(core, nodes)
 	sched, err := f.scheduler(ctx, core, nodes)
 	if err != nil {
 		return nil, err
@@ -130,12 +131,6 @@ func (f *Fabric) gateway(core, nodes, door *bus.Conn) (*gateway.Service, string,
 
 func (f *Fabric) savesDir() string { return filepath.Join(f.cfg.Dir, "saves") }
 
-// What a simulated node offers beside its devices; its ranks share this machine's real cores and memory.
-const (
-	simulatedCPU    = 96_000
-	simulatedMemory = 1 << 40
-)
-
 func (f *Fabric) agent(ctx context.Context, i int) (run.Service, error) {
 	n := f.nodes[i]
 	conn, err := f.conn(ctx, bus.NodeRole(n.name))
@@ -149,16 +144,7 @@ func (f *Fabric) agent(ctx context.Context, i int) (run.Service, error) {
 	cfg.Address = "127.0.0.1"
 	cfg.PortBase, cfg.PortCount = f.cfg.PortBase+i*PortsPerNode, PortsPerNode
 	if n.device.Simulated() {
-		cfg.CPU, cfg.Memory = simulatedCPU, simulatedMemory
+		cfg.OfferSimulated()
 	}
-	return nodeagent.New(cfg, nodeagent.Deps{
-		Device:      n.device,
-		Assignments: busnats.NewInbox(ctx, conn, bus.StreamAssignments, bus.SubjectAssign(n.name)),
-		Reports:     busnats.NewOutbox(conn, bus.StreamReports),
-		Saves:       busnats.NewOutbox(conn, bus.StreamSaves),
-		Logs:        busnats.NewOutbox(conn, bus.StreamLogs),
-		Metrics:     busnats.NewOutbox(conn, bus.StreamMetrics),
-		Caller:      busnats.NewCaller(conn),
-		Bundles:     busnats.NewObjects(conn, bus.BucketBundles),
-	}), nil
+	return nodeagent.New(cfg, nodeagent.Connect(ctx, n.name, conn, n.device)), nil
 }

@@ -167,7 +167,7 @@ Exit codes: 0 done, 1 error, 2 usage or refused manifest, 3 not found, 4 denied,
 		c.GroupID = "cell"
 		root.AddCommand(c)
 	}
-	root.AddCommand(demoCmd(a), benchCmd(a), busCmd(a))
+	root.AddCommand(demoCmd(a), benchCmd(a), busCmd(a), ledgerCmd(a))
 	return root
 }
 
