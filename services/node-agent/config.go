@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/weft-fabric/weft/libs/bus"
@@ -91,6 +93,34 @@ func (c Config) Validate() error {
 		return errors.New("cpu and memory must not be negative; 0 offers all that the machine has")
 	}
 	return nil
+}
+
+// OfferSimulated fills in what a simulated node offers beside its devices, where nothing was set; its ranks share this
+// machine's real cores and memory.
+func (c *Config) OfferSimulated() {
+	if c.CPU == 0 {
+		c.CPU = 96_000
+	}
+	if c.Memory == 0 {
+		c.Memory = 1 << 40
+	}
+}
+
+var notToken = regexp.MustCompile(`[^a-z0-9-]+`)
+
+// HostNode is a name for this machine as a node: the host's, without its domain; empty if that has nothing to offer.
+func HostNode() string {
+	h, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return nodeName(h)
+}
+
+func nodeName(host string) string {
+	host, _, _ = strings.Cut(strings.ToLower(host), ".")
+	t := strings.Trim(notToken.ReplaceAllString(host, "-"), "-")
+	return strings.Trim(t[:min(len(t), 63)], "-")
 }
 
 // hostName is free text for listings.

@@ -1,13 +1,11 @@
 package allinone
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"os"
-	"regexp"
-	"strings"
 
 	"github.com/weft-fabric/weft/libs/device"
 	nodeagent "github.com/weft-fabric/weft/services/node-agent"
@@ -41,7 +39,7 @@ func findNodes(ctx context.Context, cfg Config) ([]node, error) {
 		case err == nil:
 			devices, _, err := real.Inventory(ctx)
 			if err == nil && (len(devices) > 0 || cfg.Simulate == 0) {
-				n := node{name: hostToken(), device: real, count: len(devices)}
+				n := node{name: cmp.Or(nodeagent.HostNode(), "node-0"), device: real, count: len(devices)}
 				if n.count > 0 {
 					n.model = devices[0].GetModel()
 				}
@@ -74,21 +72,3 @@ func findNodes(ctx context.Context, cfg Config) ([]node, error) {
 }
 
 var errNoGPU = errors.New("no GPU")
-
-var notToken = regexp.MustCompile(`[^a-z0-9-]+`)
-
-// hostToken makes a subject token of the host name.
-func hostToken() string {
-	h, err := os.Hostname()
-	if err != nil {
-		return "node-0"
-	}
-	t := strings.Trim(notToken.ReplaceAllString(strings.ToLower(h), "-"), "-")
-	if len(t) > 63 {
-		t = strings.Trim(t[:63], "-")
-	}
-	if t == "" {
-		return "node-0"
-	}
-	return t
-}

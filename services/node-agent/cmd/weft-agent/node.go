@@ -8,9 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
-	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
@@ -19,16 +17,10 @@ import (
 	nodeagent "github.com/weft-fabric/weft/services/node-agent"
 )
 
-// What a simulated node offers beside its devices; its ranks share this machine's real cores and memory.
-const (
-	simulatedCPU    = 96_000
-	simulatedMemory = 1 << 40
-)
-
 // settle fills in what this machine itself can tell.
 func settle(c *nodeagent.Config, o program.Options, simulate string) (err error) {
 	if c.Node == "" {
-		c.Node = hostToken()
+		c.Node = nodeagent.HostNode()
 	}
 	if c.Address == "" {
 		if c.Address, err = addressTowards(o.NATS); err != nil {
@@ -56,12 +48,7 @@ func settle(c *nodeagent.Config, o program.Options, simulate string) (err error)
 		if _, err := device.ParseProfile(simulate); err != nil {
 			return fmt.Errorf("--simulate %s: %w", simulate, err)
 		}
-		if c.CPU == 0 {
-			c.CPU = simulatedCPU
-		}
-		if c.Memory == 0 {
-			c.Memory = simulatedMemory
-		}
+		c.OfferSimulated()
 	}
 	c.Version = program.Version()
 	return nil
@@ -100,17 +87,4 @@ func addressTowards(bus string) (string, error) {
 	}
 	defer func() { _ = c.Close() }()
 	return c.LocalAddr().(*net.UDPAddr).IP.String(), nil
-}
-
-var notToken = regexp.MustCompile(`[^a-z0-9-]+`)
-
-// hostToken makes a node's name of the host's.
-func hostToken() string {
-	h, err := os.Hostname()
-	if err != nil {
-		return ""
-	}
-	h, _, _ = strings.Cut(h, ".")
-	t := notToken.ReplaceAllString(strings.ToLower(h), "-")
-	return strings.Trim(t[:min(len(t), 63)], "-")
 }

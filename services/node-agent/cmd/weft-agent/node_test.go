@@ -19,7 +19,7 @@ func TestSettleFillsInWhatTheMachineKnows(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if c.Address != "127.0.0.1" || c.Dir != filepath.Join(data, "nodes", c.Node) || c.SavesDir != filepath.Join(data, "saves") || c.CPU != simulatedCPU {
+	if c.Address != "127.0.0.1" || c.Dir != filepath.Join(data, "nodes", c.Node) || c.SavesDir != filepath.Join(data, "saves") || c.CPU != 96_000 {
 		t.Errorf("%+v", c)
 	}
 	several := nodeagent.DefaultConfig()
