@@ -27,6 +27,21 @@ type Msg struct {
 // ErrRewound means: the stream is not the one read so far: it was made anew, or its tail was lost.
 var ErrRewound = errors.New("bus: the stream ends before what was read from it")
 
+// Rewound is an ErrRewound with what was found. What is stored behind Last was never read, and comes next.
+type Rewound struct {
+	Stream    string
+	Next      uint64 // where reading would have gone on
+	Last      uint64 // where the stream ended when that was noticed
+	CreatedNS int64  // creation time of the stream as it is now
+}
+
+func (e *Rewound) Error() string {
+	return fmt.Sprintf("%v: %s, at %d of %d", ErrRewound, e.Stream, e.Next, e.Last)
+}
+
+// Is makes it an ErrRewound.
+func (e *Rewound) Is(target error) bool { return target == ErrRewound }
+
 const (
 	fetchBatch     = 512
 	fetchBytes     = 8 << 20
@@ -36,6 +51,7 @@ const (
 	retryMin       = 20 * time.Millisecond
 	retryMax       = time.Second
 	patienceMin    = time.Second
+	doubtFor       = 2 * time.Second // a replica that led may take that long to hear that it does no more
 )
 
 // Follow reads a stream from sequence from on (1 or 0 = the start) and hands every message matching filter ("" = all)
@@ -90,6 +106,7 @@ type follower struct {
 	sink           func([]*Msg)
 	status         chan nats.Status
 	patience       time.Duration // with the server, when a consumer is made
+	doubt          time.Time     // since when the stream seems to be rewound; zero = it doesn't
 }
 
 // session reads by one consumer until that fails.
@@ -245,12 +262,26 @@ func (f *follower) create(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("bus: follow %s: %w", f.stream, err)
 	}
 	info := s.CachedInfo()
-	created := info.Created.UnixNano()
-	if f.created != 0 && created != f.created || info.State.LastSeq+1 < f.next {
-		return "", fmt.Errorf("%w: %s, at %d of %d", ErrRewound, f.stream, f.next, info.State.LastSeq)
+	if err := f.check(info.Created.UnixNano(), info.State.LastSeq, info.Config.Replicas, time.Now()); err != nil {
+		return "", err
 	}
-	f.created = created
 	return c.CachedInfo().Name, nil
+}
+
+// check compares the stream as the server tells of it with what was read so far. Of several replicas one that led may
+// answer late and tell of an earlier end: only what stays so for a while is believed.
+func (f *follower) check(created int64, last uint64, replicas int, now time.Time) error {
+	if (f.created == 0 || created == f.created) && last+1 >= f.next {
+		f.created, f.doubt = created, time.Time{}
+		return nil
+	}
+	if f.doubt.IsZero() {
+		f.doubt = now
+	}
+	if replicas > 1 && now.Sub(f.doubt) < doubtFor {
+		return fmt.Errorf("bus: follow %s: it seems to end at %d before %d", f.stream, last, f.next)
+	}
+	return &Rewound{Stream: f.stream, Next: f.next, Last: last, CreatedNS: created}
 }
 
 // header takes over what the writer set, not what the server adds.

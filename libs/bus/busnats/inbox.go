@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -110,9 +109,9 @@ func (i *inbox) read(ctx context.Context, life int, from uint64) {
 	}
 	for ctx.Err() == nil {
 		err := bus.Follow(ctx, i.conn, i.stream, i.filter, from, sink)
-		if errors.Is(err, bus.ErrRewound) {
+		if r := (*bus.Rewound)(nil); errors.As(err, &r) {
 			slog.Warn("input stream rewound", "stream", i.stream, "error", err)
-			from = i.rewind(ctx, life, from)
+			from = i.rewind(life, r)
 			continue
 		}
 		if ctx.Err() == nil { // the connection was closed under it
@@ -123,32 +122,20 @@ func (i *inbox) read(ctx context.Context, life int, from uint64) {
 }
 
 // rewind says where to go on in a stream that ends before what was read: at the start of a new one, behind the end of
-// one that lost its tail. What is buffered of the lost part is dropped.
-func (i *inbox) rewind(ctx context.Context, life int, from uint64) uint64 {
-	for {
-		s, err := i.conn.JS().Stream(ctx, i.stream)
-		if err != nil {
-			select {
-			case <-ctx.Done():
-				return from
-			case <-time.After(100 * time.Millisecond):
-			}
-			continue
-		}
-		info := s.CachedInfo()
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		created := info.Created.UnixNano()
-		next := info.State.LastSeq + 1
-		if i.created != 0 && i.created != created {
-			next = 1
-		}
-		i.created = created
-		if i.life == life {
-			i.buf, i.bytes = nil, 0
-		}
-		return next
+// one that lost its tail. That is its end as the follower saw it: by now there may be more. What is buffered of the lost
+// part is dropped.
+func (i *inbox) rewind(life int, r *bus.Rewound) uint64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	next := r.Last + 1
+	if i.created != 0 && i.created != r.CreatedNS {
+		next = 1
 	}
+	i.created = r.CreatedNS
+	if i.life == life {
+		i.buf, i.bytes = nil, 0
+	}
+	return next
 }
 
 func (i *inbox) Stream(ctx context.Context) (string, int64, error) {

@@ -148,6 +148,24 @@ func RunInbox(t *testing.T, open func(t *testing.T) InboxFixture) {
 			t.Fatalf("sequence after Trim: %d", seq)
 		}
 	})
+	t.Run("a slow reader misses and repeats nothing", func(t *testing.T) {
+		f := open(t)
+		in := f.Inbox("")
+		publish(t, f.Outbox, report("n1", 0))
+		read(t, in, 1)
+		const n = 30 // with their bytes more than an adapter may read ahead
+		for i := 1; i < n; i++ {
+			m := report("n1", i)
+			m.Data = append(make([]byte, 900<<10), m.Data...)
+			publish(t, f.Outbox, m)
+		}
+		for i := 1; i < n; i++ {
+			got := read(t, in, 1)[0]
+			if want := fmt.Sprintf("n1-%d", i); got.Seq != uint64(i+1) || string(got.Data[900<<10:]) != want {
+				t.Fatalf("input %d is %d, %q; want %q", i+1, got.Seq, got.Data[900<<10:], want)
+			}
+		}
+	})
 	t.Run("a stream made anew is read from its start", func(t *testing.T) {
 		f := open(t)
 		in := f.Inbox("")
