@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weft-fabric/weft/libs/bus"
 )
@@ -251,6 +252,32 @@ func (c *BusCluster) Remake(t testing.TB, streams ...string) {
 		}
 	}
 	c.Apply(t)
+	for _, s := range streams {
+		if d, _ := bus.Declared(s); d.Bucket {
+			c.awaitDirect(t, d)
+		}
+	}
+}
+
+// awaitDirect waits until the server of the services' connection knows who answers direct reads of a bucket.
+func (c *BusCluster) awaitDirect(t testing.TB, d bus.Declaration) {
+	t.Helper()
+	conn := c.Core
+	if d.Account == bus.AccountNodes {
+		conn = c.Nodes
+	}
+	Eventually(t, ClusterPatience, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		s, err := conn.JS().Stream(ctx, d.Name)
+		if err == nil {
+			_, err = s.GetLastMsgForSubject(ctx, strings.TrimSuffix(d.Subjects[1], ">")+"none")
+		}
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
+		}
+		return err //nolint:wrapcheck // the test prints it
+	})
 }
 
 // Leader is the server that leads a stream's replicas.

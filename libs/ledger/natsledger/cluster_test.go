@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/weft-fabric/weft/libs/bus"
@@ -94,13 +95,18 @@ func backup(t testing.TB, c *testkit.BusCluster) (restore func()) {
 			t.Fatal(err)
 		}
 		to := ask("$JS.API.STREAM.RESTORE."+bus.StreamLedger, map[string]any{"config": saved.Config, "state": saved.State}).Deliver
-		for _, chunk := range chunks {
-			if m, err := nc.Request(to, chunk, testkit.ClusterPatience); err != nil || len(m.Data) != 0 {
-				t.Fatalf("restore: %v, %v", m, err)
+		for _, chunk := range append(chunks, nil) { // an empty one ends it
+			var m *nats.Msg
+			testkit.Eventually(t, testkit.ClusterPatience, func() (err error) {
+				// Nobody there: this server hasn't heard of the receiver yet, and nothing was sent.
+				if m, err = nc.Request(to, chunk, testkit.ClusterPatience); err != nil && !errors.Is(err, nats.ErrNoResponders) {
+					t.Fatal(err)
+				}
+				return err
+			})
+			if bytes.Contains(m.Data, []byte(`"error"`)) {
+				t.Fatalf("restore: %s", m.Data)
 			}
-		}
-		if m, err := nc.Request(to, nil, testkit.ClusterPatience); err != nil || bytes.Contains(m.Data, []byte(`"error"`)) {
-			t.Fatalf("restore: %v, %v", m, err)
 		}
 		c.Apply(t) // waits until it has a leader
 	}
