@@ -41,9 +41,10 @@ type Fabric struct {
 
 	confirmed func(context.Context) (uint64, error) // newest record known outside of the ledger
 
-	cancel context.CancelFunc
-	done   chan struct{}
-	err    error // how the services ended; read after done
+	started bool // the services run, and close done
+	cancel  context.CancelFunc
+	done    chan struct{}
+	err     error // how the services ended; read after done
 }
 
 // readyWithin bounds the start; a healthy machine needs a fraction of a second.
@@ -71,7 +72,7 @@ func Start(ctx context.Context, cfg Config) (*Fabric, error) {
 	ctx, f.cancel = context.WithCancel(ctx)
 	if err := f.start(ctx); err != nil {
 		f.cancel()
-		if f.running() {
+		if f.started {
 			<-f.done
 			err = errors.Join(err, f.err)
 		}
@@ -80,8 +81,6 @@ func Start(ctx context.Context, cfg Config) (*Fabric, error) {
 	}
 	return f, nil
 }
-
-func (f *Fabric) running() bool { return f.proj != nil && f.door.GRPC != "" }
 
 func (f *Fabric) start(ctx context.Context) error {
 	_ = os.Remove(filepath.Join(f.cfg.Dir, ContextFile)) // it says that the fabric is ready
@@ -108,6 +107,7 @@ func (f *Fabric) start(ctx context.Context) error {
 		return err
 	}
 	_, f.before = f.proj.Leader()
+	f.started = true
 	go func() {
 		f.err = run.NewGroup("weft up", services...).Run(ctx)
 		close(f.done)
@@ -228,18 +228,21 @@ func (f *Fabric) untilLed(ctx context.Context) error {
 
 // firstQueues makes the queues that a first user needs, if the ledger has none of them.
 func (f *Fabric) firstQueues(ctx context.Context) error {
-	var missing []*weftv1.QueueSet
+	old := false
 	f.proj.View(func(s *cell.State, _ ledger.Position) {
-		for _, q := range []string{"default", "demo", "demo/vision"} {
-			if s.Queue(q) == nil {
-				missing = append(missing, weftv1.QueueSet_builder{Queue: &q, Weight: proto.Int64(1)}.Build())
-			}
+		for range s.Queues() {
+			old = true
+			break
 		}
 	})
-	if len(missing) == 0 {
+	if old { // whoever removed one of the first meant it
 		return nil
 	}
-	err := f.request(ctx, "queues", weftv1.Request_builder{ApplyQueues: weftv1.ApplyQueues_builder{Queues: missing}.Build()})
+	var first []*weftv1.QueueSet
+	for _, q := range []string{"default", "demo", "demo/vision"} {
+		first = append(first, weftv1.QueueSet_builder{Queue: &q, Weight: proto.Int64(1)}.Build())
+	}
+	err := f.request(ctx, "queues", weftv1.Request_builder{ApplyQueues: weftv1.ApplyQueues_builder{Queues: first}.Build()})
 	if err != nil {
 		return fmt.Errorf("first queues: %w", err)
 	}

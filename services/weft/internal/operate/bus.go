@@ -42,6 +42,8 @@ type Bus struct {
 
 	dial  func(ctx context.Context, r bus.Role) (*bus.Conn, error)
 	close []func()
+
+	stopped bool // it was started here
 }
 
 // Open connects to the bus that runs, or starts that of a stopped `weft up` for as long as the command takes.
@@ -72,7 +74,7 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 			return program.DialAs(ctx, "weft ledger", program.Options{NATS: url, Credentials: users}, passwords, r)
 		}
 	}
-	if o.Create {
+	if o.Create || b.stopped { // streams in memory are gone after a stop; weft up makes them again, too
 		if err := b.apply(ctx); err != nil {
 			b.Close()
 			return nil, err
@@ -119,6 +121,7 @@ func (b *Bus) own(dir string, create bool) (url string, err error) {
 	}
 	b.Where = dir + " (the fabric is stopped)"
 	b.dial = off.Conn
+	b.stopped = true
 	b.close = append(b.close, off.Close)
 	return "", nil
 }
