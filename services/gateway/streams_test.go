@@ -231,14 +231,21 @@ func TestLogs(t *testing.T) {
 		want string
 	}{
 		{apiv1.ReadLogsRequest_builder{}, "1/0/1:one$two$thr|1/1/2:err$|1/0/1:ee$four$"},
-		{apiv1.ReadLogsRequest_builder{Ranks: []uint32{1, 7}}, "1/1/2:err$"},
-		{apiv1.ReadLogsRequest_builder{Attempt: new(uint32(2))}, ""},
+		{apiv1.ReadLogsRequest_builder{Ranks: []uint32{1}}, "1/1/2:err$"},
 		{apiv1.ReadLogsRequest_builder{Tail: new(uint32(2))}, "1/0/1:three$four$|1/1/2:err$"},
 		{apiv1.ReadLogsRequest_builder{Tail: new(uint32(1)), Ranks: []uint32{0}}, "1/0/1:four$"},
 		{apiv1.ReadLogsRequest_builder{Tail: new(uint32(50))}, "1/0/1:one$two$three$four$|1/1/2:err$"},
 	} {
 		if got := allLogs(t, h.logs(c.req)); got != c.want {
 			t.Errorf("%v: %q, want %q", c.req.Build(), got, c.want)
+		}
+	}
+	for want, req := range map[string]apiv1.ReadLogsRequest_builder{
+		"ranks 0 to 1":           {Ranks: []uint32{1, 7}},
+		"attempt 2 has not been": {Attempt: new(uint32(2))},
+	} {
+		if _, err := h.logs(req)(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", req.Build(), err, want)
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-fabric/weft/libs/bus"
@@ -21,6 +23,9 @@ func (s *Server) ReadLogs(req *apiv1.ReadLogsRequest, st grpc.ServerStreamingSer
 	defer cancel()
 	job, err := s.lookup(auth.From(ctx), req.GetJob())
 	if err != nil {
+		return err
+	}
+	if err := checkLogs(job, req); err != nil {
 		return err
 	}
 	last, err := s.Logs.Last(ctx)
@@ -59,6 +64,23 @@ func (s *Server) ReadLogs(req *apiv1.ReadLogsRequest, st grpc.ServerStreamingSer
 		return nil, nil
 	}
 	return live.run(ctx, s.quit)
+}
+
+// checkLogs refuses what cannot have printed anything; an attempt to come can be followed.
+func checkLogs(job *cell.Job, req *apiv1.ReadLogsRequest) error {
+	if n := req.GetAttempt(); n > max(1, job.Attempts) && !req.GetFollow() {
+		return status.Errorf(codes.NotFound, "attempt %d has not been; the newest of job %s is %d", n, job.ID, job.Attempts)
+	}
+	ranks := uint32(0)
+	for _, g := range job.Spec.GetGroups() {
+		ranks += g.GetMax()
+	}
+	for _, r := range req.GetRanks() {
+		if r >= ranks {
+			return status.Errorf(codes.InvalidArgument, "rank %d: job %s has ranks 0 to %d", r, job.ID, ranks-1)
+		}
+	}
+	return nil
 }
 
 // logsOver says whether nothing more can come: of the job, or of the one attempt that was asked for.

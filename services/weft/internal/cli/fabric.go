@@ -174,12 +174,16 @@ func versionCmd(a *app) *cobra.Command {
 				}
 				return err
 			})
+			why := ""
+			if err != nil {
+				_, why = explainError(err)
+				out["not_reached"] = why
+			}
 			if a.json() {
 				return a.printJSON(out)
 			}
 			fmt.Fprintln(a.out, "weft   "+program.Version())
 			if err != nil {
-				_, why := explainError(err)
 				fmt.Fprintln(a.out, "fabric not reached: "+why)
 				return nil
 			}
