@@ -263,6 +263,9 @@ func (in *reading) read(r io.Reader) error {
 			return fmt.Errorf("%s: %w", h.Name, err)
 		}
 	}
+	if _, err := io.Copy(io.Discard, zip); err != nil { // its checksum comes last
+		return fmt.Errorf("the backup is cut short or damaged: %w", noEOF(err))
+	}
 	for name, last := range in.n.Head.Last {
 		if in.at[name] != last {
 			return fmt.Errorf("the backup is damaged: %s ends at %d, not at %d", name, in.at[name], last)
