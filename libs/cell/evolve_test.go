@@ -290,3 +290,32 @@ func TestApplyStopsAtWhatItDoesNotKnow(t *testing.T) {
 		t.Fatal("the commit was not folded whole")
 	}
 }
+
+// Commits may change in place what no overlay sees, and nothing that one does.
+func TestOverlaysNeverChange(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type kept struct {
+			s   *State
+			enc []byte
+		}
+		s := NewState()
+		var all []kept
+		for i, c := range lives(rapid.IntRange(1, 30).Draw(t, "jobs"), 0) {
+			if err := Apply(s, c, uint64(i+1)); err != nil {
+				t.Fatal(err)
+			}
+			if rapid.IntRange(0, 3).Draw(t, "look") == 0 {
+				o := s.Overlay()
+				if rapid.Bool().Draw(t, "of an overlay") {
+					o = o.Overlay()
+				}
+				all = append(all, kept{o, Encode(o)})
+			}
+		}
+		for i, k := range all {
+			if !bytes.Equal(Encode(k.s), k.enc) {
+				t.Fatalf("overlay %d of %d changed", i, len(all))
+			}
+		}
+	})
+}
