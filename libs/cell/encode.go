@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync/atomic"
 
 	"github.com/zeebo/blake3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -288,7 +287,7 @@ func Decode(b []byte) (*State, error) {
 	if snap.GetFold() != FoldVersion {
 		return nil, &OtherVersion{Got: snap.GetFold()}
 	}
-	s := &State{shared: new(atomic.Bool), edit: new(token), time: snap.GetTimeNs(), cursors: snap.GetCursors()}
+	s := &State{edit: new(token), time: snap.GetTimeNs(), cursors: snap.GetCursors()}
 	for _, q := range snap.GetQueues() {
 		s.queueSet(q.GetSet())
 	}

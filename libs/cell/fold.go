@@ -6,7 +6,6 @@ import (
 	"iter"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 
@@ -23,8 +22,7 @@ const KeepArchived = int64(30 * 24 * 3600 * 1e9)
 // State is the cell as of some commit. Everything in it is shared between overlays and immutable once stored; only
 // Evolve and Apply change a State, by putting new values in place of old ones.
 type State struct {
-	edit    *token       // what the change under way owns; a new one whenever somebody else may see the old one's
-	shared  *atomic.Bool // an overlay was taken since the newest commit; nil in overlays
+	edit    *token // what the change under way owns; a new one for each change, so that overlays never see it
 	time    int64
 	cursors []*weftv1.Cursor // by stream; replaced as a whole
 
@@ -47,16 +45,13 @@ type State struct {
 }
 
 // NewState is the empty cell.
-func NewState() *State { return &State{shared: new(atomic.Bool)} }
+func NewState() *State { return &State{} }
 
 // Overlay is a copy in constant time: either side may evolve, and the other does not see it. The overlay stays valid
 // for as long as it is kept, so a long reader takes one under the projection's lock and works without it.
 func (s *State) Overlay() *State {
-	if s.shared != nil {
-		s.shared.Store(true)
-	}
 	o := *s
-	o.edit, o.shared = nil, nil
+	o.edit = nil
 	return &o
 }
 
@@ -218,10 +213,7 @@ func Apply(s *State, c *weftv1.Commit, seq uint64) error {
 			facts = append(facts, f)
 		}
 	}
-	// While nobody looks, as in a replay, commits change in place what the ones before have made.
-	if s.edit == nil || s.shared == nil || s.shared.Swap(false) {
-		s.edit = new(token)
-	}
+	s.edit = new(token)
 	for _, f := range facts {
 		s.evolve(f, c.GetTimeNs())
 	}

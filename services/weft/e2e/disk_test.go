@@ -37,7 +37,7 @@ func TestAFullDiskEndsTheFabricAndLosesNothing(t *testing.T) {
 		t.Fatalf("the disk is not full: %v", err)
 	}
 	_ = f.weft("", "run", "--detach", "--", "true") // may be answered or not, but writes
-	<-f.done
+	f.ends()
 	log, err := os.ReadFile(f.log)
 	if err != nil || !strings.Contains(string(log), "the bus cannot write") || !strings.Contains(string(log), "no space left on device") {
 		t.Errorf("%v:\n%s", err, log)

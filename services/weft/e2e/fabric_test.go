@@ -127,6 +127,17 @@ func (f *fabric) running() bool {
 	}
 }
 
+// ends waits until the fabric has ended by itself.
+func (f *fabric) ends() {
+	f.t.Helper()
+	select {
+	case <-f.done:
+	case <-time.After(patience):
+		f.crash()
+		f.t.Fatalf("the fabric runs on after %v, and should have ended", patience)
+	}
+}
+
 // crash kills the fabric as a power cut of the control plane would.
 func (f *fabric) crash() {
 	f.t.Helper()

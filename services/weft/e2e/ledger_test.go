@@ -51,7 +51,7 @@ func TestAnOlderLedgerIsAdopted(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.start()
-	<-f.done
+	f.ends()
 	said, err := os.ReadFile(f.log)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestBackupAndRestore(t *testing.T) {
 	ended, running := t.TempDir(), t.TempDir()
 	a, b := f.gang(ended, 0), f.gang(running, 0)
 	f.pids(ended, 1)
-	pids := f.pids(running, 1)
+	f.pids(running, 1)
 	for r := range 4 {
 		finish(t, ended, r, 0)
 	}
@@ -134,7 +134,7 @@ func TestBackupAndRestore(t *testing.T) {
 	if r := f.weft("", "ledger", "restore", file, "--data", f.data()); r.code != 2 || !strings.Contains(r.stderr, "--data DIR") {
 		t.Errorf("into a running fabric: exit %d: %s", r.code, r.stderr)
 	}
-	for r := range pids {
+	for r := range 4 {
 		finish(t, running, r, 0)
 	}
 	f.phase(b, "succeeded")
