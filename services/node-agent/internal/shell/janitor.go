@@ -2,6 +2,7 @@ package shell
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +17,10 @@ import (
 // unfinished begins the names of directories in runs/ that are being made or removed; a new agent removes them.
 const unfinished = "."
 
+// unique ends the name of such a directory. An agent before may have left one of the same run, which is removed while the
+// new one is filled; and in a container every agent has the same pid.
+func unique() string { return strings.ToLower(rand.Text()[:12]) }
+
 // Janitor removes what is no longer needed, out of everybody's way: a working directory may hold a million files.
 type Janitor struct {
 	dir  string // the agent's
@@ -23,7 +28,6 @@ type Janitor struct {
 
 	mu    sync.Mutex
 	dirs  []string
-	count int
 	sweep time.Time // next look for old files
 }
 
@@ -32,10 +36,7 @@ func NewJanitor(dir string) *Janitor { return &Janitor{dir: dir, wake: newSignal
 
 // discard takes a run directory away at once, so that its name is free, and removes it later.
 func (j *Janitor) discard(dir string) {
-	j.mu.Lock()
-	j.count++
-	to := filepath.Join(filepath.Dir(dir), fmt.Sprintf("%s%s-gone-%d-%d", unfinished, filepath.Base(dir), os.Getpid(), j.count))
-	j.mu.Unlock()
+	to := filepath.Join(filepath.Dir(dir), fmt.Sprintf("%s%s-gone-%s", unfinished, filepath.Base(dir), unique()))
 	if err := os.Rename(dir, to); err != nil {
 		to = dir
 	}

@@ -46,7 +46,6 @@ type Preparer struct {
 	done    signal // for the core
 
 	mu    sync.Mutex
-	count int
 	queue []*preparation
 	under map[reconcile.ID]*preparation
 	ready []prepared
@@ -93,8 +92,7 @@ func (p *Preparer) Workers(n int) []*Worker {
 func (p *Preparer) begin(id reconcile.ID, dir string, a *weftv1.AssignedAttempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.count++
-	made := filepath.Join(filepath.Dir(dir), fmt.Sprintf("%s%s-%d", unfinished, filepath.Base(dir), p.count))
+	made := filepath.Join(filepath.Dir(dir), fmt.Sprintf("%s%s-%s", unfinished, filepath.Base(dir), unique()))
 	x := &preparation{id: id, dir: dir, made: made, assigned: a, cancel: make(chan struct{})}
 	p.under[id] = x
 	p.queue = append(p.queue, x)

@@ -469,3 +469,28 @@ func TestRunNames(t *testing.T) {
 		}
 	}
 }
+
+// Two agents, one after the other, never give a directory that is being made or removed the same name: what the first one
+// left is removed while the second fills its own.
+func TestUnfinishedNamesAreNeverReused(t *testing.T) {
+	runs := t.TempDir()
+	id := reconcile.ID{Job: "a", Attempt: 1}
+	names := map[string]bool{}
+	for range 20 {
+		p := NewPreparer(PreparerConfig{}, nil, nil, nil)
+		p.begin(id, filepath.Join(runs, runName(id)), &weftv1.AssignedAttempt{})
+		names[p.under[id].made] = true
+
+		dir := filepath.Join(runs, runName(id))
+		if err := os.MkdirAll(filepath.Join(dir, "full"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		NewJanitor(runs).discard(dir)
+		if _, err := os.Lstat(dir); !os.IsNotExist(err) {
+			t.Fatalf("the name is not free: %v", err)
+		}
+	}
+	if len(names) != 20 {
+		t.Errorf("%d names for 20 agents", len(names))
+	}
+}
