@@ -265,9 +265,10 @@ func (f *Fabric) request(ctx context.Context, verb string, r weftv1.Request_buil
 func (f *Fabric) until(ctx context.Context, holds func(*cell.State) bool) error {
 	wake := f.proj.Wake()
 	for {
-		ok := false
-		f.proj.View(func(s *cell.State, _ ledger.Position) { ok = holds(s) })
-		if ok {
+		// Asked outside of the projection's lock: what holds may ask the projection too.
+		var now *cell.State
+		f.proj.View(func(s *cell.State, _ ledger.Position) { now = s.Overlay() })
+		if holds(now) {
 			return nil
 		}
 		select {
