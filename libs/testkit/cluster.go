@@ -283,40 +283,38 @@ func (c *BusCluster) awaitDirect(t testing.TB, d bus.Declaration) {
 // Leader is the server that leads a stream's replicas.
 func (c *BusCluster) Leader(t testing.TB, account, stream string) (name string) {
 	t.Helper()
-	Eventually(t, ClusterPatience, func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		s, err := c.Init(account).JS().Stream(ctx, stream)
-		if err != nil {
-			return err //nolint:wrapcheck // the test prints it
+	return c.look(t, account, stream, func(_ context.Context, s jetstream.Stream) (string, error) {
+		if info := s.CachedInfo().Cluster; info != nil && info.Leader != "" {
+			return info.Leader, nil
 		}
-		if info := s.CachedInfo().Cluster; info == nil || info.Leader == "" {
-			return errors.New("no leader")
-		} else {
-			name = info.Leader
-		}
-		return nil
+		return "", errors.New("no leader")
 	})
-	return name
 }
 
 // ConsumerServer is the server that holds a stream's one consumer.
 func (c *BusCluster) ConsumerServer(t testing.TB, account, stream string) (name string) {
 	t.Helper()
+	return c.look(t, account, stream, func(ctx context.Context, s jetstream.Stream) (string, error) {
+		for info := range s.ListConsumers(ctx).Info() {
+			if info.Cluster != nil && info.Cluster.Leader != "" {
+				return info.Cluster.Leader, nil
+			}
+		}
+		return "", errors.New("no consumer")
+	})
+}
+
+// look asks about a stream until there is an answer.
+func (c *BusCluster) look(t testing.TB, account, stream string, ask func(context.Context, jetstream.Stream) (string, error)) (name string) {
+	t.Helper()
 	Eventually(t, ClusterPatience, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
 		s, err := c.Init(account).JS().Stream(ctx, stream)
-		if err != nil {
-			return err //nolint:wrapcheck // the test prints it
+		if err == nil {
+			name, err = ask(ctx, s)
 		}
-		for info := range s.ListConsumers(ctx).Info() {
-			if info.Cluster != nil && info.Cluster.Leader != "" {
-				name = info.Cluster.Leader
-				return nil
-			}
-		}
-		return errors.New("no consumer")
+		return err //nolint:wrapcheck // the test prints it
 	})
 	return name
 }

@@ -23,7 +23,7 @@ import (
 
 var (
 	chaosKills = flag.Int("chaos.kills", len(killpoint.All), "kills of TestChaosOne, spread over all windows")
-	chaosSeed  = flag.Uint64("chaos.seed", 0, "seed of TestChaosOne; 0 = a new one")
+	chaosSeed  = flag.Uint64("chaos.seed", 0, "seed of TestChaosOne and TestChaosLeader; 0 = a new one")
 )
 
 // atOnce is how many jobs TestChaosOne keeps alive; two fit at a time.
@@ -32,14 +32,8 @@ const atOnce = 3
 // The control plane dies again and again, at the worst instants, while gangs come and go. Nothing may be lost, doubled or
 // restarted. The judges stand outside: the ranks' own locks and counts, and the feed of events.
 func TestChaosOne(t *testing.T) {
-	seed := *chaosSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
 	f := idleFabric(t)
-	c := &chaos{f: f, judge: t.TempDir(), rnd: rand.New(rand.NewPCG(seed, 1)), acked: map[string]bool{}, stop: make(chan struct{})}
+	c, rnd := newChaos(f)
 	var submitting sync.WaitGroup
 	submitting.Go(c.submitJobs)
 
@@ -79,6 +73,19 @@ type chaos struct {
 	rnd   *rand.Rand
 	stop  chan struct{}
 	acked map[string]bool // by submitJobs until it ends
+}
+
+// newChaos also returns what the faults are drawn from; both go by the seed.
+func newChaos(f *fabric) (*chaos, *rand.Rand) {
+	f.t.Helper()
+	seed := *chaosSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	f.t.Logf("seed %d", seed)
+	return &chaos{
+		f: f, judge: f.t.TempDir(), rnd: rand.New(rand.NewPCG(seed, 1)), acked: map[string]bool{}, stop: make(chan struct{}),
+	}, rand.New(rand.NewPCG(seed, 0))
 }
 
 // submitJobs keeps a few jobs alive. A submit without an answer is repeated, with the same id, until there is one.

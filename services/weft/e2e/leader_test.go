@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,10 +15,7 @@ import (
 	"time"
 )
 
-var (
-	leaderFaults = flag.Int("chaos.faults", 3, "faults of TestChaosLeader")
-	leaderSeed   = flag.Uint64("leader.seed", 0, "seed of TestChaosLeader; 0 = a new one")
-)
+var leaderFaults = flag.Int("chaos.faults", 3, "faults of TestChaosLeader")
 
 // pausedFor is longer than any patience that a replica has with another.
 const pausedFor = 20 * time.Second
@@ -37,14 +33,8 @@ type replicated struct {
 // The leader dies, stops for a while, or loses its links; servers of the bus die. Whoever leads next takes over what is,
 // and the one before does no harm when it comes back.
 func TestChaosLeader(t *testing.T) {
-	seed := *leaderSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("seed %d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 0))
 	r := startReplicated(t)
-	c := &chaos{f: r.fabric, judge: t.TempDir(), rnd: rand.New(rand.NewPCG(seed, 1)), acked: map[string]bool{}, stop: make(chan struct{})}
+	c, rnd := newChaos(r.fabric)
 	var submitting sync.WaitGroup
 	submitting.Go(c.submitJobs)
 

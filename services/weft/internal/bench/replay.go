@@ -54,7 +54,6 @@ func Replay(ctx context.Context, w io.Writer, jobs int, judge bool) error {
 		return fmt.Errorf("write the ledger: %w", err)
 	}
 
-	// The anchor first: whatever is warm by it helps ours as well as ours would help it.
 	begin := time.Now()
 	if err := fetchAll(ctx, core, records); err != nil {
 		return err
