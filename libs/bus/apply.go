@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -21,7 +22,7 @@ type ApplyOptions struct {
 // should be, and refuses to touch streams made by a newer program.
 func Apply(ctx context.Context, core, nodes *Conn, opts ApplyOptions) error {
 	replicas := max(opts.Replicas, 1)
-	return each(core, nodes, func(c *Conn, d Declaration) error {
+	return each(ctx, core, nodes, func(ctx context.Context, c *Conn, d Declaration) error {
 		want := d.config(replicas)
 		want.Metadata = map[string]string{versionKey: strconv.Itoa(ConfigVersion)}
 		s, err := c.js.Stream(ctx, d.Name)
@@ -43,7 +44,7 @@ func Apply(ctx context.Context, core, nodes *Conn, opts ApplyOptions) error {
 
 // Verify refuses a bus whose streams are missing, weaker than declared, or made by a newer program.
 func Verify(ctx context.Context, core, nodes *Conn) error {
-	return each(core, nodes, func(c *Conn, d Declaration) error {
+	return each(ctx, core, nodes, func(ctx context.Context, c *Conn, d Declaration) error {
 		s, err := c.js.Stream(ctx, d.Name)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return errors.New("it does not exist: run `weft bus init`")
@@ -63,7 +64,7 @@ func Verify(ctx context.Context, core, nodes *Conn) error {
 }
 
 // each runs f for every declaration, all at once, with the connection of its account.
-func each(core, nodes *Conn, f func(c *Conn, d Declaration) error) error {
+func each(ctx context.Context, core, nodes *Conn, f func(ctx context.Context, c *Conn, d Declaration) error) error {
 	errs := make(chan error, len(declarations))
 	for _, d := range declarations {
 		c := core
@@ -71,7 +72,7 @@ func each(core, nodes *Conn, f func(c *Conn, d Declaration) error) error {
 			c = nodes
 		}
 		go func() {
-			err := f(c, d)
+			err := patiently(ctx, func(ctx context.Context) error { return f(ctx, c, d) })
 			if err != nil {
 				err = fmt.Errorf("bus: stream %s in account %s: %w", d.Name, d.Account, err)
 			}
@@ -83,6 +84,20 @@ func each(core, nodes *Conn, f func(c *Conn, d Declaration) error) error {
 		all = append(all, <-errs)
 	}
 	return errors.Join(all...)
+}
+
+// patiently tries again what got no answer in time: now and then a server that has just started gives none, and every try
+// finds what the one before has done.
+func patiently(ctx context.Context, f func(context.Context) error) (err error) {
+	for range 4 {
+		try, cancel := context.WithTimeout(ctx, APITimeout)
+		err = f(try)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			return err
+		}
+	}
+	return err
 }
 
 func newer(v int) error {
